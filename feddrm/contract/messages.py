@@ -1,0 +1,373 @@
+"""What travels between roles, as frozen dataclasses; codec.py turns them into protobuf and back.
+
+Fields named `plan`, `release`, `sum`, `model`, `roster`, `blob` and `query` are 32-byte SHA-256 hashes of what they
+name. A signed body is opaque until its signature has been verified over the bytes as received.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from feddrm.contract.names import SiloId
+from feddrm.contract.signed import Signed
+from secagg.wire import Frame
+
+
+class DeclineReason(IntEnum):
+    """Why a silo declines a plan, in the generic form that leaves the hospital."""
+
+    POLICY = 1
+    BUDGET = 2
+    ROSTER = 3
+    DATA = 4
+    BUSY = 5
+    LEDGER = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a blob; `digest` is the SHA-256 of `data`."""
+
+    blob: bytes
+    size: int
+    offset: int
+    data: bytes = field(repr=False)
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Asks for a blob from `offset` on."""
+
+    blob: bytes
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UploadReceipt:
+    """How many bytes of a blob the coordinator holds, durably."""
+
+    blob: bytes
+    held: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The coordinator's answer to any member: its clock (milliseconds since the epoch) and the newest roster."""
+
+    software: str
+    federation: str
+    time_ms: int
+    roster: Signed
+
+
+# silo -> coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """First event of a control stream, and again after every applied or lost round.
+
+    `boot` is 16 random bytes of this agent process: another boot means that sessions held in RAM are gone.
+    `witnessed` holds the size of the newest ledger head held of each peer.
+    """
+
+    boot: bytes
+    plan: bytes
+    round: int
+    model: bytes
+    witnessed: tuple[tuple[SiloId, int], ...]
+    roster: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """Whether a silo takes part in a plan."""
+
+    plan: bytes
+    accepted: bool
+    reason: DeclineReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiloFrame:
+    """A secure aggregation step of the sender. The attachment of a masked input travels by Upload, not here."""
+
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class AckEvent:
+    """A signed feddrm.contract.rounds.Ack."""
+
+    ack: Signed
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSignature:
+    """A silo's signature on the release statement it recomputed."""
+
+    statement: Signed
+
+
+SiloEvent = Ready | PlanAnswer | SiloFrame | AckEvent | ReleaseSignature
+
+# coordinator -> silo
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """How a round ended: `sum` certified by at least t acks, or `lost` signed by the coordinator. Never both."""
+
+    round: int
+    acks: tuple[Signed, ...] = ()
+    sum: bytes = b""
+    lost: Signed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobOffer:
+    """The operator-signed plan."""
+
+    plan: Signed
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """R0. Attempts after the first carry the abort certificate of the attempt before; `previous` is the outcome of
+    the round before. `witnessed` holds the ledger sizes of the recipient that its peers know, so that the proof in
+    its R1 can start from each of them; a coordinator that leaves one out only makes that peer refuse."""
+
+    frame: Frame
+    abort_certificate: tuple[Frame, ...] = ()
+    previous: RoundOutcome | None = None
+    witnessed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepFrames:
+    """All frames of `step` that the recipient needs for its next one. `session` is the sid, or SHA-256 of the R0 body
+    while there is no sid yet (step KEYS)."""
+
+    session: bytes
+    step: int
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """R6; the sum's bytes are fetched by hash."""
+
+    frame: Frame
+    sum: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AbortRequest:
+    """Asks for the signed statement that no share of this session was or will be released."""
+
+    session: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeEvent:
+    """A round's outcome for a silo that was away; it replays them in order."""
+
+    outcome: RoundOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseProposal:
+    """The release statement's body; a silo signs only what it recomputed itself."""
+
+    statement: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The job is over for this silo."""
+
+    plan: bytes
+    reason: str
+    completed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A sentence for the silo's log."""
+
+    text: str
+
+
+CoordinatorEvent = (
+    JobOffer
+    | Announce
+    | StepFrames
+    | Publish
+    | AbortRequest
+    | OutcomeEvent
+    | ReleaseProposal
+    | JobEnded
+    | Notice
+)
+
+# query relay
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """First event of a relay stream: how many queries a silo takes at once, and which release it can answer for."""
+
+    capacity: int
+    release: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A sealed answer, or a fixed public word of refusal."""
+
+    query: bytes
+    answer: bytes = field(default=b"", repr=False)
+    refusal: str = ""
+
+
+ServeEvent = Capacity | Answer
+
+
+@dataclass(frozen=True, slots=True)
+class SealedQuery:
+    """A querier's sealed request on its way to a silo."""
+
+    querier: str
+    query: bytes
+    sealed: bytes = field(repr=False)
+    ticket: Signed
+
+
+# querier
+
+
+@dataclass(frozen=True, slots=True)
+class QuerierRelease:
+    """What a querier gets of a release: plan, statement signed by silos, hash of the trunk file."""
+
+    plan: Signed
+    statement: Signed
+    trunk: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRequest:
+    """Embeddings, each float32 of the release's embedding width, little-endian."""
+
+    release: bytes
+    embeddings: tuple[bytes, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A silo's name and nothing else."""
+
+    silo: SiloId
+    roster_version: int
+    ticket: Signed
+
+
+@dataclass(frozen=True, slots=True)
+class RouteReply:
+    """One route an embedding, in order."""
+
+    routes: tuple[Route, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A sealed request and the ticket that routed it."""
+
+    silo: SiloId
+    ticket: Signed
+    sealed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AskReply:
+    """A sealed answer."""
+
+    answer: bytes = field(repr=False)
+
+
+# operator
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    """Stops a job; its spent budget stays spent."""
+
+    plan: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobReceipt:
+    """The state of a job after an operator's call."""
+
+    plan: bytes
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiloStatus:
+    """One silo as the coordinator sees it."""
+
+    name: str
+    connected: bool
+    state: str
+    rounds_joined: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSummary:
+    """How a round went. `mask_keys_opened` names silos whose mask-key shares were opened since they dropped out."""
+
+    round: int
+    attempt: int
+    outcome: str
+    cohort: tuple[str, ...]
+    survivors: tuple[str, ...]
+    mask_keys_opened: tuple[str, ...]
+    sum: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `feddrm-aggregator status` shows."""
+
+    federation: str
+    roster_version: int
+    plan: bytes
+    job: str
+    state: str
+    round: int
+    rounds: int
+    attempt: int
+    step: str
+    waiting_for: tuple[str, ...]
+    silos: tuple[SiloStatus, ...]
+    history: tuple[RoundSummary, ...]
+    detail: str
+    release: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSummary:
+    """A release as the operator lists it."""
+
+    id: str
+    plan: bytes
+    signatures: int
+    threshold: int
+    published: bool

@@ -1,0 +1,124 @@
+"""The plan of a job: everything adaptive that privacy depends on, fixed and signed by the operator (design 5)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Annotated, Literal, Self
+
+import rfc8785
+from pydantic import Field, model_validator
+
+from feddrm.contract import labels
+from feddrm.contract.names import Document, Name
+from feddrm.contract.schema import Schema
+
+MAXIMUM_SILOS = 100
+_RING_LIMIT = 1 << 30
+
+Probability = Annotated[float, Field(gt=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Mlp(Document):
+    """A multilayer perceptron: trunk of ReLU layers (SHARED), routing head (SHARED), target head (PERSONAL)."""
+
+    kind: Literal["mlp"]
+    hidden: Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(min_length=1, max_length=8)]
+
+
+class Training(Document):
+    """Stage 1: DP-SGD on both losses. From `sampling_rate`, `noise_multiplier` and rounds * local_steps follows
+    the charge of a completed job, the same for every silo whatever its size.
+
+    `target_weight` is the paper's lambda: loss = lambda * CE(target) + (1 - lambda) * CE(silo).
+    """
+
+    rounds: Annotated[int, Field(ge=0, le=10_000)]
+    local_steps: Annotated[int, Field(ge=1, le=10_000)]
+    sampling_rate: Probability
+    clip_norm: Positive
+    noise_multiplier: Annotated[float, Field(ge=0.3, le=1000)]
+    target_weight: Annotated[float, Field(ge=0, le=1)]
+    learning_rate: Positive
+    server_learning_rate: Positive = 1.0
+
+
+class Privacy(Document):
+    """The delta at which this job's epsilon is stated."""
+
+    delta: Annotated[float, Field(gt=0, lt=1e-2)]
+
+
+class SecureAggregation(Document):
+    """Threshold, cohort and quantiser of the secure sum (design 6).
+
+    A coordinate of an update is clipped to [-clip, clip], scaled by 2**fraction_bits and rounded.
+    """
+
+    threshold: Annotated[int, Field(ge=2, le=MAXIMUM_SILOS)]
+    minimum_cohort: Annotated[int, Field(ge=3, le=MAXIMUM_SILOS)]
+    colluders: Annotated[int, Field(ge=1, le=MAXIMUM_SILOS)]
+    clip: Positive
+    fraction_bits: Annotated[int, Field(ge=1, le=29)]
+
+
+class Deadlines(Document):
+    """How long the coordinator waits, in seconds, before it goes on without a silo."""
+
+    gather_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 60.0
+    train_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
+    step_seconds: Annotated[float, Field(gt=0, le=86400)] = 60.0
+
+
+class Plan(Document):
+    """A whole job. `silos` fixes the order of the routing head's classes and of the roster in the protocol."""
+
+    federation: Name
+    name: Name
+    roster_version: Annotated[int, Field(ge=1)]
+    silos: Annotated[tuple[Name, ...], Field(min_length=3, max_length=MAXIMUM_SILOS)]
+    schema_: Annotated[Schema, Field(alias="schema")]
+    model: Mlp
+    training: Training
+    privacy: Privacy
+    secure_aggregation: SecureAggregation
+    deadlines: Deadlines = Deadlines()
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        count = len(self.silos)
+        sums = self.secure_aggregation
+        if len(set(self.silos)) != count:
+            raise ValueError("silos: a name appears twice")
+        if sums.minimum_cohort > count:
+            raise ValueError(f"secure_aggregation.minimum_cohort: {sums.minimum_cohort} exceeds the {count} silos")
+        if not count / 2 < sums.threshold <= count:
+            raise ValueError(
+                f"secure_aggregation.threshold: must be more than half of the {count} silos and at most {count}"
+            )
+        largest = min(2 * sums.threshold - count - 1, sums.threshold - 2)
+        if sums.colluders > largest:
+            raise ValueError(
+                f"secure_aggregation.colluders: threshold {sums.threshold} of {count} withstands at most {largest}"
+            )
+        if count * (math.ceil(math.ldexp(sums.clip, sums.fraction_bits)) + 1) >= _RING_LIMIT:
+            raise ValueError(
+                "secure_aggregation: silos * (clip * 2**fraction_bits + 1) must stay below 2**30, or sums would "
+                "wrap; lower fraction_bits or clip"
+            )
+        return self
+
+    def body(self) -> bytes:
+        """The canonical bytes that the operator signs (RFC 8785 JSON)."""
+        return rfc8785.dumps(self.model_dump(mode="json", by_alias=True))
+
+
+def plan_hash(body: bytes) -> bytes:
+    """SHA-256 that names a plan everywhere, over the signed bytes as received (32 bytes)."""
+    return hashlib.sha256(labels.PLAN_HASH + body).digest()
+
+
+def default_threshold(silos: int) -> int:
+    """Default threshold: floor(2K/3) + 1 (design section 3)."""
+    return 2 * silos // 3 + 1

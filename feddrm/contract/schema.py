@@ -1,0 +1,158 @@
+"""The data schema of a plan: which columns, with which *public* bounds, become which features.
+
+Nothing here may be computed from patients' data: bounds, bin edges and categories are public knowledge, agreed
+before anybody reads a record (design section 7: statistics taken from the data leak).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from feddrm.contract.names import Document
+
+Marker = Annotated[str, Field(max_length=64)]
+ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class Numeric(Document):
+    """A number scaled from its public bounds to [-1, 1]; values outside are clipped to them.
+
+    Produces one feature, plus one missingness indicator when `missing_indicator`.
+    """
+
+    kind: Literal["numeric"]
+    name: ColumnName
+    lower: float
+    upper: float
+    missing: tuple[Marker, ...] = ("",)
+    missing_indicator: bool = True
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.lower < self.upper:
+            raise ValueError(f"column {self.name}: lower must be below upper")
+        return self
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return 1 + self.missing_indicator
+
+
+class Binned(Document):
+    """A number one-hot encoded by public bin edges: `edges` of n values make n + 1 bins, lower edge inclusive.
+
+    Produces n + 1 features, plus one missingness indicator when `missing_indicator`.
+    """
+
+    kind: Literal["binned"]
+    name: ColumnName
+    edges: Annotated[tuple[float, ...], Field(min_length=1, max_length=256)]
+    missing: tuple[Marker, ...] = ("",)
+    missing_indicator: bool = True
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if any(a >= b for a, b in zip(self.edges, self.edges[1:], strict=False)):
+            raise ValueError(f"column {self.name}: edges must rise")
+        return self
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return len(self.edges) + 1 + self.missing_indicator
+
+
+class Categorical(Document):
+    """A text value one-hot encoded by a public list of categories; an unlisted value is an input error.
+
+    Produces one feature a category, plus one missingness indicator when `missing_indicator`.
+    """
+
+    kind: Literal["categorical"]
+    name: ColumnName
+    categories: Annotated[tuple[Marker, ...], Field(min_length=2, max_length=1024)]
+    missing: tuple[Marker, ...] = ("",)
+    missing_indicator: bool = True
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if len(set(self.categories)) != len(self.categories):
+            raise ValueError(f"column {self.name}: categories must differ")
+        if set(self.categories) & set(self.missing):
+            raise ValueError(f"column {self.name}: a category is also a missing marker")
+        return self
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return len(self.categories) + self.missing_indicator
+
+
+Column = Annotated[Numeric | Binned | Categorical, Field(discriminator="kind")]
+
+
+class Threshold(Document):
+    """Two classes: class 1 where `column operator value` holds, class 0 where it does not."""
+
+    kind: Literal["threshold"]
+    column: ColumnName
+    operator: Literal[">", ">=", "<", "<="]
+    value: float
+    labels: tuple[Marker, Marker]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in order."""
+        return self.labels
+
+
+class Classes(Document):
+    """One class for each listed text value of `column`, in this order."""
+
+    kind: Literal["classes"]
+    column: ColumnName
+    values: Annotated[tuple[Marker, ...], Field(min_length=2, max_length=1024)]
+    labels: tuple[Marker, ...] = ()
+
+    @model_validator(mode="after")
+    def _matching(self) -> Self:
+        if len(set(self.values)) != len(self.values):
+            raise ValueError("target: values must differ")
+        if self.labels and len(self.labels) != len(self.values):
+            raise ValueError("target: labels must be as many as values")
+        return self
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in order."""
+        return self.labels or self.values
+
+
+Target = Annotated[Threshold | Classes, Field(discriminator="kind")]
+
+
+class Schema(Document):
+    """How a table of records becomes features, a target and a patient id."""
+
+    patient: ColumnName
+    target: Target
+    columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=4096)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [column.name for column in self.columns]
+        if len(set(names)) != len(names):
+            raise ValueError("columns: a name appears twice")
+        if self.patient in names:
+            raise ValueError(f"columns: the patient id {self.patient} may not be a feature")
+        if self.target.column in names:
+            raise ValueError(f"columns: the target {self.target.column} may not be a feature")
+        return self
+
+    @property
+    def width(self) -> int:
+        """Number of features of one record."""
+        return sum(column.width for column in self.columns)
