@@ -1,0 +1,55 @@
+# Every target makes the virtual environment when it is missing or older than what it is made from.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Torch's default of one thread a core slows several processes on one machine more than tenfold.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo test soak lint format bench proto clean
+.DEFAULT_GOAL := help
+
+help:  ## Show this text
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "feddrm needs Python 3.11 or newer; run: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[silo,query,dev]'
+	@touch $@
+
+demo: $(STAMP)  ## Run a whole federation of six hospitals on this machine, on real data
+	$(BIN)/feddrm demo $(DEMO)
+
+test: $(STAMP)  ## Run all tests but the soak tests
+	$(BIN)/python -m pytest $(TEST)
+
+soak: $(STAMP)  ## Run the long tests
+	$(BIN)/python -m pytest -m soak --timeout 7200 $(TEST)
+
+lint: $(STAMP)  ## Check style, types, import contracts and that generated code is up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@rm -rf build/proto && mkdir -p build/proto && $(MAKE) --no-print-directory generate OUT=build/proto
+	@diff -r -x __init__.py -x __pycache__ build/proto/feddrm/v1 feddrm/v1 \
+	  || { echo 'feddrm/v1 is stale: run make proto and commit it'; exit 1; }
+
+format: $(STAMP)  ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## Run the benchmarks
+	$(BIN)/python -m bench
+
+proto: $(STAMP)  ## Generate feddrm/v1 from proto/
+	@$(MAKE) --no-print-directory generate OUT=.
+
+.PHONY: generate
+generate:
+	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(OUT) --pyi_out=$(OUT) --grpc_python_out=$(OUT) \
+	  proto/feddrm/v1/*.proto
+
+clean:  ## Remove the virtual environment and what was built
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
