@@ -203,15 +203,7 @@ class Notice:
 
 
 CoordinatorEvent = (
-    JobOffer
-    | Announce
-    | StepFrames
-    | Publish
-    | AbortRequest
-    | OutcomeEvent
-    | ReleaseProposal
-    | JobEnded
-    | Notice
+    JobOffer | Announce | StepFrames | Publish | AbortRequest | OutcomeEvent | ReleaseProposal | JobEnded | Notice
 )
 
 # query relay

@@ -53,8 +53,7 @@ class Signed:
             {
                 "body": base64.b64encode(self.body).decode(),
                 "signatures": [
-                    {"key": s.key.hex(), "signature": base64.b64encode(s.signature).decode()}
-                    for s in self.signatures
+                    {"key": s.key.hex(), "signature": base64.b64encode(s.signature).decode()} for s in self.signatures
                 ],
             },
             indent=1,

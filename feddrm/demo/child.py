@@ -1,7 +1,8 @@
 """Runs one feddrm command so that it cannot outlive the demo that started it.
 
-`python -P -m feddrm.demo.child FD MODULE ARG...`: the demo keeps the write end of a pipe and hands the read end FD down. The
-pipe's end-of-file, which the kernel delivers however the demo died, ends this process. The commands themselves know nothing of it.
+`python -P -m feddrm.demo.child FD MODULE ARG...`: the demo keeps the write end of a pipe and hands the read end FD
+down. The pipe's end-of-file, which the kernel delivers however the demo died, ends this process. The commands
+themselves know nothing of it.
 """
 
 from __future__ import annotations
