@@ -1,0 +1,107 @@
+"""From embeddings to the silo whose patients a query resembles most (FedDRM, arXiv 2509.23049; design sections 1, 7).
+
+Under the density ratio model log p_k(x) / p_0(x) = alpha_k + beta_k . g(x), a classifier of silos trained with class
+weights w_k has logits log w_k + log p_k(x) + (something that is the same for all k). Subtracting log w_k leaves log
+density ratios; the largest one is the route. Stage 1 weights silos equally, so its logits are ratios as they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from feddrm.contract.errors import MalformedError, UnreachableError
+from feddrm.method.layout import Layout
+from feddrm.method.update import Tensors, part_hash
+
+
+def without_priors(bias: npt.NDArray[np.float32], weights: Sequence[float]) -> npt.NDArray[np.float32]:
+    """The head's biases float32[K] after subtracting log weights, for heads fitted with unequal class weights.
+
+    Args:
+        bias: float32[K].
+        weights: what each silo counted in the fit, positive, up to a common factor (such as its public size).
+
+    Raises:
+        ValueError: not K positive finite weights.
+    """
+    values = np.asarray(weights, dtype=np.float64)
+    if values.shape != bias.shape or not (np.isfinite(values).all() and (values > 0).all()):
+        raise ValueError("one positive weight for each silo is needed")
+    ratios: npt.NDArray[np.float64] = bias.astype(np.float64) - np.log(values / values.sum())
+    return ratios.astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A released routing head.
+
+    Args:
+        weights: float32[K, d], the tilts beta.
+        bias: float32[K], the alphas, priors already subtracted.
+        silos: K names in the plan's order.
+
+    Raises:
+        MalformedError: the shapes do not fit together, or a value is not finite.
+    """
+
+    weights: npt.NDArray[np.float32] = field(repr=False)
+    bias: npt.NDArray[np.float32] = field(repr=False)
+    silos: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        count = len(self.silos)
+        if self.weights.ndim != 2 or self.weights.shape[0] != count or self.bias.shape != (count,):
+            raise MalformedError(f"The routing head does not fit {count} silos.")
+        if not (np.isfinite(self.weights).all() and np.isfinite(self.bias).all()):
+            raise MalformedError("The routing head has values that are not finite.")
+
+    @classmethod
+    def from_tensors(cls, layout: Layout, tensors: Tensors, silos: Sequence[str]) -> Self:
+        """A router from the tensors of a released head (`update.head_tensors`).
+
+        Raises:
+            MalformedError: the tensors are not those of the layout.
+        """
+        part_hash(layout, "routing", tensors)
+        return cls(tensors["routing_head.weight"], tensors["routing_head.bias"], tuple(silos))
+
+    @property
+    def width(self) -> int:
+        """Length of an embedding."""
+        return int(self.weights.shape[1])
+
+    def log_ratios(self, phi: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """float64[n, K]: log density ratios of each embedding, up to a constant of its row.
+
+        They stay inside the router: no answer, log or metric carries them (design section 7, Answers).
+
+        Raises:
+            MalformedError: phi is not finite float32[n, d].
+        """
+        if phi.ndim != 2 or phi.shape[1] != self.width or phi.dtype != np.float32:
+            raise MalformedError(f"An embedding is a row of {self.width} float32 values.")
+        if not np.isfinite(phi).all():
+            raise MalformedError("An embedding has values that are not finite.")
+        return phi.astype(np.float64) @ self.weights.astype(np.float64).T + self.bias.astype(np.float64)
+
+    def route(self, phi: npt.NDArray[np.float32], eligible: Collection[str]) -> tuple[str, ...]:
+        """The best-matching eligible silo for each of the n embeddings; ties go to the earlier silo of the plan.
+
+        Args:
+            phi: float32[n, d].
+            eligible: names of silos that can be asked now; names unknown to this release are ignored.
+
+        Raises:
+            MalformedError: phi is not finite float32[n, d].
+            UnreachableError: no silo of this release is eligible.
+        """
+        allowed = np.array([name in eligible for name in self.silos], dtype=bool)
+        if not allowed.any():
+            raise UnreachableError("No silo of this release can be asked now.", remedy="Try again later.")
+        ratios = np.where(allowed, self.log_ratios(phi), -np.inf)
+        return tuple(self.silos[index] for index in ratios.argmax(axis=1))
