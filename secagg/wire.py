@@ -1,0 +1,214 @@
+"""Frames, and the one binary encoding that every body uses.
+
+Integers are unsigned, big-endian and of fixed width; byte strings are prefixed by a 4-byte length; names are ASCII with
+a 1-byte length. There is exactly one encoding of every value, and a reader refuses trailing bytes, so equal meaning
+is equal bytes. The bodies of the steps are in secagg.bodies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from secagg.errors import WireError
+
+MAXIMUM_SILOS: Final = 100
+MAXIMUM_BODY: Final = 64 << 10
+MAXIMUM_PROOF: Final = 1 << 20
+MAXIMUM_EVIDENCE: Final = 256 << 10
+MAXIMUM_ATTACHMENT: Final = 2 << 30
+SIGNATURE_SIZE: Final = 64
+HASH_SIZE: Final = 32
+COORDINATOR: Final = ""
+
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?\Z")
+
+
+class Step(IntEnum):
+    """The steps of a session: R0 to R6, and ABORT at any time."""
+
+    ANNOUNCE = 0
+    KEYS = 1
+    SHARES = 2
+    MASKED = 3
+    CONSISTENCY = 4
+    UNMASK = 5
+    PUBLISH = 6
+    ABORT = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One signed message. `sender` is a silo's name, or empty for the coordinator.
+
+    The signature (Ed25519, 64 bytes) is over the label of the step and `body`, never over `attachment`, which the body
+    binds by its SHA-256. Holding a frame says nothing about its validity.
+
+    Raises:
+        WireError: a field is outside its limits.
+    """
+
+    step: int
+    sender: str
+    body: bytes
+    signature: bytes
+    attachment: bytes = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        if self.step not in Step.__members__.values():
+            raise WireError(f"there is no step {self.step}")
+        if self.sender != COORDINATOR:
+            check_name(self.sender)
+        if len(self.body) > MAXIMUM_BODY:
+            raise WireError(f"a body of {len(self.body)} bytes exceeds the limit of {MAXIMUM_BODY}")
+        if len(self.signature) != SIGNATURE_SIZE:
+            raise WireError(f"a signature has {SIGNATURE_SIZE} bytes, not {len(self.signature)}")
+        if len(self.attachment) > MAXIMUM_ATTACHMENT:
+            raise WireError(f"an attachment of {len(self.attachment)} bytes exceeds the limit")
+
+    def without_attachment(self) -> Frame:
+        """The same signed message without the bytes that its body binds by hash."""
+        return Frame(self.step, self.sender, self.body, self.signature)
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it may name a federation or a silo.
+
+    Raises:
+        WireError: not 1 to 32 of a-z, 0-9 and inner hyphens.
+    """
+    if not _NAME.match(name):
+        raise WireError("a name has 1 to 32 characters of a-z, 0-9 and inner hyphens")
+    return name
+
+
+class Writer:
+    """Builds a body; every method returns the writer."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def uint(self, value: int, size: int) -> Writer:
+        """An unsigned integer of `size` bytes."""
+        try:
+            self._parts.append(value.to_bytes(size))
+        except OverflowError as error:
+            raise WireError(f"{value} does not fit {size} unsigned bytes") from error
+        return self
+
+    def fixed(self, value: bytes, size: int) -> Writer:
+        """A byte string whose length the format fixes."""
+        if len(value) != size:
+            raise WireError(f"expected {size} bytes, not {len(value)}")
+        self._parts.append(value)
+        return self
+
+    def blob(self, value: bytes) -> Writer:
+        """A byte string with its length before it."""
+        return self.uint(len(value), 4).fixed(value, len(value))
+
+    def text(self, value: str) -> Writer:
+        """UTF-8 text with its length before it."""
+        return self.blob(value.encode())
+
+    def name(self, value: str) -> Writer:
+        """A silo's or federation's name."""
+        raw = check_name(value).encode("ascii")
+        return self.uint(len(raw), 1).fixed(raw, len(raw))
+
+    def names(self, values: Sequence[str]) -> Writer:
+        """A list of names, in order."""
+        self.uint(len(values), 2)
+        for value in values:
+            self.name(value)
+        return self
+
+    def done(self) -> bytes:
+        """The finished body."""
+        return b"".join(self._parts)
+
+
+class Reader:
+    """Takes a body apart. Every method raises WireError where a strict reader must."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def fixed(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        end = self._at + size
+        if end > len(self._data):
+            raise WireError("truncated")
+        value = self._data[self._at : end]
+        self._at = end
+        return value
+
+    def uint(self, size: int) -> int:
+        """An unsigned integer of `size` bytes."""
+        return int.from_bytes(self.fixed(size))
+
+    def blob(self, limit: int) -> bytes:
+        """A byte string of at most `limit` bytes."""
+        size = self.uint(4)
+        if size > limit:
+            raise WireError(f"a field of {size} bytes exceeds its limit of {limit}")
+        return self.fixed(size)
+
+    def text(self, limit: int) -> str:
+        """UTF-8 text of at most `limit` bytes."""
+        try:
+            return self.blob(limit).decode()
+        except UnicodeDecodeError as error:
+            raise WireError("text that is not UTF-8") from error
+
+    def name(self) -> str:
+        """A silo's or federation's name."""
+        raw = self.fixed(self.uint(1))
+        if not raw.isascii():
+            raise WireError("a name that is not ASCII")
+        return check_name(raw.decode("ascii"))
+
+    def names(self) -> tuple[str, ...]:
+        """A list of distinct names, at most MAXIMUM_SILOS."""
+        count = self.uint(2)
+        if count > MAXIMUM_SILOS:
+            raise WireError(f"{count} names exceed the limit of {MAXIMUM_SILOS}")
+        values = tuple(self.name() for _ in range(count))
+        if len(set(values)) != count:
+            raise WireError("a name appears twice")
+        return values
+
+    def end(self) -> None:
+        """Refuse what is left."""
+        if self._at != len(self._data):
+            raise WireError(f"{len(self._data) - self._at} trailing bytes")
+
+
+def encode_frames(frames: Iterable[Frame]) -> bytes:
+    """Evidence: signed frames without their attachments."""
+    writer = Writer()
+    for frame in frames:
+        writer.uint(frame.step, 1).blob(frame.sender.encode("ascii")).blob(frame.body)
+        writer.fixed(frame.signature, SIGNATURE_SIZE)
+    return writer.done()
+
+
+def decode_frames(data: bytes) -> tuple[Frame, ...]:
+    """Read evidence back.
+
+    Raises:
+        WireError: not of that form, or over MAXIMUM_EVIDENCE.
+    """
+    if len(data) > MAXIMUM_EVIDENCE:
+        raise WireError("evidence exceeds its limit")
+    reader = Reader(data)
+    frames = []
+    while reader._at < len(data):
+        step = reader.uint(1)
+        sender = reader.text(32)
+        frames.append(Frame(step, sender, reader.blob(MAXIMUM_BODY), reader.fixed(SIGNATURE_SIZE)))
+    return tuple(frames)
