@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Final
 
 from feddrm.contract.names import SiloId
 from feddrm.contract.signed import Signed
 from secagg.wire import Frame
+
+HISTORY_LIMIT: Final = 1000
 
 
 class DeclineReason(IntEnum):
@@ -51,6 +54,13 @@ class UploadReceipt:
     blob: bytes
     held: int
     complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HelloRequest:
+    """Any member's greeting, with its software's name and version."""
+
+    software: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +253,11 @@ class SealedQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class GetRelease:
+    """Asks for the release in service."""
+
+
+@dataclass(frozen=True, slots=True)
 class QuerierRelease:
     """What a querier gets of a release: plan, statement signed by silos, hash of the trunk file."""
 
@@ -295,6 +310,13 @@ class AskReply:
 
 
 @dataclass(frozen=True, slots=True)
+class RosterReceipt:
+    """The version of the roster now in service."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class StopJob:
     """Stops a job; its spent budget stays spent."""
 
@@ -308,6 +330,13 @@ class JobReceipt:
 
     plan: bytes
     state: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRequest:
+    """Asks for the state of one job; an empty `plan` means the newest."""
+
+    plan: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +365,7 @@ class RoundSummary:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What `feddrm-aggregator status` shows."""
+    """What `feddrm-aggregator status` shows. `history` holds at most the newest HISTORY_LIMIT rounds."""
 
     federation: str
     roster_version: int
@@ -363,3 +392,17 @@ class ReleaseSummary:
     signatures: int
     threshold: int
     published: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseList:
+    """All releases of the federation, newest first."""
+
+    releases: tuple[ReleaseSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRelease:
+    """Puts a release into service."""
+
+    id: str

@@ -1,0 +1,164 @@
+"""Blobs in hashed pieces: how masked vectors, sums and trunks travel, resumable and bounded.
+
+A blob is named by its SHA-256. Every chunk carries a digest of its own, so that a receiver drops a damaged piece at
+once instead of a whole vector at the end; the name is checked over the whole before anybody gets it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from feddrm.contract.errors import MalformedError, VerificationError
+from feddrm.contract.messages import Chunk
+
+CHUNK_BYTES: Final = 1 << 20
+
+
+def blob_hash(data: bytes) -> bytes:
+    """SHA-256 that names a blob (32 bytes)."""
+    return hashlib.sha256(data).digest()
+
+
+def iter_chunks(data: bytes, offset: int = 0, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    """The chunks of a blob from `offset` on, in order; none if `offset` is its end.
+
+    Raises:
+        MalformedError: `offset` lies outside the blob (a peer asked for it).
+    """
+    if not 0 <= offset <= len(data):
+        raise MalformedError(f"Offset {offset} lies outside a blob of {len(data)} bytes.")
+    name = blob_hash(data)
+    for start in range(offset, len(data), size):
+        part = data[start : start + size]
+        yield Chunk(name, len(data), start, part, blob_hash(part))
+
+
+class ChunkAssembler:
+    """Receives the chunks of one blob in order; with a `path` what has come survives a restart.
+
+    Args:
+        blob: SHA-256 of the whole.
+        limit: most bytes the whole may have; with `exact` it must have just as many.
+        path: where the whole will lie. Until it is complete it is kept beside it as `<name>.part`.
+
+    A resumed part is hashed again, so a damaged disk shows at the latest when the whole is checked.
+    """
+
+    def __init__(self, blob: bytes, *, limit: int, exact: bool = False, path: Path | None = None) -> None:
+        self.blob = blob
+        self._limit = limit
+        self._exact = exact
+        self._path = path
+        self._size: int | None = None
+        self._hash = hashlib.sha256()
+        self._memory = bytearray()
+        self._held = 0
+        self._complete = False
+        if path is not None:
+            self._resume(path)
+
+    def _resume(self, path: Path) -> None:
+        whole = path.exists()
+        part = path if whole else self._part(path)
+        if not part.exists():
+            return
+        with part.open("rb") as source:
+            while piece := source.read(CHUNK_BYTES):
+                self._hash.update(piece)
+                self._held += len(piece)
+        intact = self._hash.digest() == self.blob
+        if self._held > self._limit or (whole and not intact):
+            self._discard()
+        elif intact:
+            self._finish()
+
+    @staticmethod
+    def _part(path: Path) -> Path:
+        return path.with_name(path.name + ".part")
+
+    @property
+    def held(self) -> int:
+        """Bytes received so far: where the sender resumes."""
+        return self._held
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole is here and its hash is the blob's name."""
+        return self._complete
+
+    def add(self, chunk: Chunk) -> None:
+        """Take the next chunk; one that is already held is ignored.
+
+        Raises:
+            MalformedError: another blob's, a gap, or beyond the limit.
+            VerificationError: the chunk's digest, or at the end the whole's hash, is wrong; in the latter case all
+                that was held is dropped.
+        """
+        if chunk.blob != self.blob:
+            raise MalformedError("This chunk belongs to another blob.")
+        if chunk.size > self._limit or (self._exact and chunk.size != self._limit):
+            raise MalformedError(f"A blob of {chunk.size} bytes is not the one expected, of {self._limit}.")
+        if self._size not in (None, chunk.size):
+            raise MalformedError("Two chunks of one blob disagree about its size.")
+        if blob_hash(chunk.data) != chunk.digest:
+            raise VerificationError("A chunk's digest does not match its data.")
+        self._size = chunk.size
+        if self._complete or chunk.offset + len(chunk.data) <= self._held:
+            return
+        if chunk.offset != self._held or chunk.offset + len(chunk.data) > chunk.size:
+            raise MalformedError(f"A chunk at {chunk.offset} does not follow the {self._held} bytes held.")
+        self._write(chunk.data)
+        if self._held == chunk.size:
+            if self._hash.digest() != self.blob:
+                self._discard()
+                raise VerificationError("The bytes received do not have the hash that names them.")
+            self._finish()
+
+    def data(self) -> bytes:
+        """The whole.
+
+        Raises:
+            VerificationError: it is not complete, or (with a path) no longer what it was.
+        """
+        if not self._complete:
+            raise VerificationError("The blob is not complete yet.")
+        if self._path is None:
+            return bytes(self._memory)
+        data = self._path.read_bytes()
+        if blob_hash(data) != self.blob:
+            raise VerificationError(f"{self._path} was changed after it had been received.")
+        return data
+
+    def _write(self, data: bytes) -> None:
+        if self._path is None:
+            self._memory += data
+        else:
+            with self._part(self._path).open("ab") as part:
+                part.write(data)
+                part.flush()
+                os.fsync(part.fileno())
+        self._hash.update(data)
+        self._held += len(data)
+
+    def _finish(self) -> None:
+        self._complete = True
+        if self._path is not None and not self._path.exists():
+            self._part(self._path).replace(self._path)
+            directory = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+
+    def _discard(self) -> None:
+        self._hash = hashlib.sha256()
+        self._memory.clear()
+        self._held = 0
+        self._size = None
+        if self._path is not None:
+            self._part(self._path).unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
