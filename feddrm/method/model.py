@@ -1,0 +1,174 @@
+"""The two-headed network of FedDRM (arXiv 2509.23049) in torch, filled and read in the order of the layout."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional
+
+from feddrm.contract.errors import MalformedError
+from feddrm.contract.plan import Plan
+from feddrm.method.layout import Layout, Scope, embedding_width, layout_of
+from feddrm.method.update import Model, Tensors, part_hash, to_float
+
+_BATCH = 8192
+
+
+class TwoHeads(nn.Module):
+    """A trunk of ReLU layers g, a routing head (one logit a silo) and a target head, both linear in phi = g(x).
+
+    Parameter names are those of the layout.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        widths = (plan.schema_.width, *plan.model.hidden)
+        self.trunk = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+        self.routing_head = nn.Linear(embedding_width(plan), len(plan.silos))
+        self.target_head = nn.Linear(embedding_width(plan), len(plan.schema_.target.classes))
+
+    def embed(self, features: torch.Tensor) -> torch.Tensor:
+        """phi, float32[n, last hidden width], of features float32[n, d]."""
+        for layer in self.trunk:
+            features = functional.relu(layer(features))
+        return features
+
+    def routing(self, phi: torch.Tensor) -> torch.Tensor:
+        """Logits float32[n, K] of "which silo"."""
+        logits: torch.Tensor = self.routing_head(phi)
+        return logits
+
+    def target(self, phi: torch.Tensor) -> torch.Tensor:
+        """Logits float32[n, classes] of the target."""
+        logits: torch.Tensor = self.target_head(phi)
+        return logits
+
+    def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(target logits, routing logits)."""
+        phi = self.embed(features)
+        return self.target(phi), self.routing(phi)
+
+
+def build(plan: Plan) -> TwoHeads:
+    """The plan's network, its parameters checked against the layout and *not yet loaded*."""
+    module = TwoHeads(plan)
+    expected = {tensor.name: tensor.shape for tensor in layout_of(plan).tensors}
+    actual = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    if actual != expected or dict(module.named_buffers()):
+        raise AssertionError("the network and its layout disagree")
+    return module
+
+
+def load(module: nn.Module, tensors: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    """Copy named arrays into the parameters of the same names.
+
+    Raises:
+        KeyError: the module has no such parameter.
+        ValueError: the shapes differ.
+    """
+    parameters = dict(module.named_parameters())
+    with torch.no_grad():
+        for name, values in tensors.items():
+            parameter = parameters[name]
+            if tuple(parameter.shape) != values.shape:
+                raise ValueError(f"tensor {name} has shape {values.shape}, not {tuple(parameter.shape)}")
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)))
+
+
+def read(module: nn.Module, layout: Layout, scope: Scope) -> npt.NDArray[np.float64]:
+    """The shared or personal vector, float64[n], in layout order."""
+    parameters = dict(module.named_parameters())
+    parts = [parameters[tensor.name].detach().numpy().reshape(-1) for tensor in layout.of(scope)]
+    return np.concatenate(parts).astype(np.float64)
+
+
+def load_vectors(module: nn.Module, layout: Layout, model: Model, personal: Model) -> None:
+    """Fill a network from the shared and the personal fixed-point vector.
+
+    Raises:
+        MalformedError: an entry is out of range.
+        ValueError: a vector has another length.
+    """
+    load(module, layout.split(to_float(model), "shared"))
+    load(module, layout.split(to_float(personal), "personal"))
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a silo's own model says of n records: classes int64[n] and probabilities float32[n, classes]."""
+
+    classes: npt.NDArray[np.int64] = field(repr=False)
+    probabilities: npt.NDArray[np.float32] = field(repr=False)
+
+
+class Predictor:
+    """A silo's own model: the shared trunk with the silo's personal target head, for inference only.
+
+    Args:
+        plan: of the job.
+        model: int64 shared vector.
+        personal: int64 personal vector.
+    """
+
+    def __init__(self, plan: Plan, model: Model, personal: Model) -> None:
+        self._module = build(plan).eval()
+        self._width = plan.schema_.width
+        load_vectors(self._module, layout_of(plan), model, personal)
+
+    def predict(self, features: npt.NDArray[np.float32]) -> Prediction:
+        """Predict features float32[n, d].
+
+        Raises:
+            MalformedError: the features are not finite float32[n, d].
+        """
+        batches = _batches(features, self._width)
+        with torch.inference_mode():
+            parts = [functional.softmax(self._module(batch)[0], dim=1).numpy() for batch in batches]
+        probabilities = np.concatenate(parts)
+        return Prediction(probabilities.argmax(axis=1).astype(np.int64), probabilities)
+
+
+class Embedder:
+    """The released trunk at a querier: features in, embeddings out."""
+
+    def __init__(self, module: TwoHeads, width: int) -> None:
+        self._module = module.eval()
+        self._width = width
+
+    @classmethod
+    def from_tensors(cls, plan: Plan, tensors: Tensors) -> Self:
+        """An embedder from the tensors of a released trunk (`update.trunk_tensors`).
+
+        Raises:
+            MalformedError: the tensors are not those of the plan's layout, or not finite.
+        """
+        part_hash(layout_of(plan), "trunk", tensors)
+        module = build(plan)
+        load(module, tensors)
+        return cls(module, plan.schema_.width)
+
+    def embed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """phi float32[n, last hidden width] of features float32[n, d].
+
+        Raises:
+            MalformedError: the features are not finite float32[n, d].
+        """
+        batches = _batches(features, self._width)
+        with torch.inference_mode():
+            return np.concatenate([self._module.embed(batch).numpy() for batch in batches])
+
+
+def _batches(features: npt.NDArray[np.float32], width: int) -> tuple[torch.Tensor, ...]:
+    if features.ndim != 2 or features.shape[1] != width or features.dtype != np.float32:
+        raise MalformedError(f"Features are rows of {width} float32 values.")
+    if not np.isfinite(features).all():
+        raise MalformedError("Features have values that are not finite.")
+    # A copy: arrays decoded from a message are read-only, which torch.from_numpy warns of.
+    return torch.split(torch.from_numpy(features.copy()), _BATCH)
