@@ -6,6 +6,7 @@ cohort K' with the same t only widens the margins, until K' falls below max(t, m
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,10 +24,10 @@ TAGS: Final = 2
 class Announcement:
     """The body of R0, checked when it is made and when it is read.
 
-    `cohort` is in roster order. Hashes and the nonce have 32 bytes. `words32` and `words64` count the entries of a silo's
-    two segments without the tags. `value_bound` is the largest |q| of a words32 entry; a words64 entry is bounded by
-    WORD64_BOUND. `parameters` hashes all else that the plan fixes; `previous` names the outcome of the round before, or is
-    32 zero bytes.
+    `cohort` is in roster order. Hashes and the nonce have 32 bytes. `words32` and `words64` count the entries of a
+    silo's two segments without the tags. `value_bound` is the largest |q| of a words32 entry; a words64 entry is
+    bounded by WORD64_BOUND. `parameters` hashes all else that the plan fixes; `previous` names the outcome of the
+    round before, or is 32 zero bytes.
 
     Raises:
         WireError: a field is outside its format.
@@ -133,6 +134,10 @@ class Announcement:
             .fixed(self.nonce, HASH_SIZE)
             .done()
         )
+
+    def hash(self) -> bytes:
+        """SHA-256 of the R0 body: names the session until there is a sid."""
+        return hashlib.sha256(self.encode()).digest()
 
     @classmethod
     def decode(cls, body: bytes) -> Announcement:

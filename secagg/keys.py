@@ -1,0 +1,107 @@
+"""Key pairs, key derivation, hashes and signatures of a session.
+
+X25519 (RFC 7748), HKDF-SHA256 (RFC 5869), Ed25519 (RFC 8032). Every derivation is bound to protocol version and use by
+its label, and to session, silos and segment by its info, so that no two streams of any session share a key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from secagg import labels
+from secagg.errors import MisuseError, WireError
+from secagg.wire import Frame, Step
+
+Entropy = Callable[[int], bytes]
+KEY_SIZE: Final = 32
+
+# Any private key shows whether a point has low order, since clamping makes every scalar a multiple of the cofactor.
+_PROBE: Final = X25519PrivateKey.from_private_bytes(bytes(KEY_SIZE))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """An X25519 pair. The private bytes are what Shamir shares split."""
+
+    private: bytes = field(repr=False)
+    public: bytes
+
+    @classmethod
+    def from_private(cls, private: bytes) -> KeyPair:
+        """The pair of 32 private bytes."""
+        return cls(private, X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw())
+
+    def agree(self, public: bytes) -> bytes:
+        """The raw shared secret (32 bytes; only ever input to `derive`).
+
+        Raises:
+            WireError: `public` is malformed or of low order, so the secret would be known to anybody.
+        """
+        return _exchange(X25519PrivateKey.from_private_bytes(self.private), public)
+
+
+def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError as error:
+        raise WireError("an X25519 key that is malformed or of low order") from error
+
+
+def check_public(public: bytes) -> None:
+    """Refuse a key that is not 32 bytes or of low order (RFC 7748 section 6.1).
+
+    Raises:
+        WireError: it is one.
+    """
+    _exchange(_PROBE, public)
+
+
+def draw(entropy: Entropy, size: int) -> bytes:
+    """`size` bytes of entropy.
+
+    Raises:
+        MisuseError: the source returned another number of bytes.
+    """
+    value = entropy(size)
+    if len(value) != size:
+        raise MisuseError(f"the entropy source returned {len(value)} bytes, not {size}")
+    return value
+
+
+def framed(*parts: bytes) -> bytes:
+    """The parts, each after its 8-byte length: different lists never give the same bytes."""
+    return b"".join(piece for part in parts for piece in (len(part).to_bytes(8), part))
+
+
+def digest(label: bytes, *parts: bytes) -> bytes:
+    """SHA-256 over label and length-prefixed parts (32 bytes)."""
+    return hashlib.sha256(framed(label, *parts)).digest()
+
+
+def derive(secret: bytes, label: bytes, session: bytes, *context: bytes) -> bytes:
+    """HKDF-SHA256 with the sid as salt; info is label, sid and context, each length-prefixed. 32 bytes."""
+    info = framed(label, session, *context)
+    return HKDF(algorithm=hashes.SHA256(), length=KEY_SIZE, salt=session, info=info).derive(secret)
+
+
+def sign(step: Step, sender: str, body: bytes, signer: Ed25519PrivateKey, attachment: bytes = b"") -> Frame:
+    """A frame of `step` with the signature over the step's label and `body`."""
+    return Frame(step, sender, body, signer.sign(framed(labels.SIGN[step], body)), attachment)
+
+
+def signature_valid(step: Step, body: bytes, signature: bytes, key: bytes) -> bool:
+    """Whether `key` (32 raw bytes, Ed25519) signed `body` as a body of `step`."""
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, framed(labels.SIGN[step], body))
+    except (InvalidSignature, ValueError):
+        return False
+    return True

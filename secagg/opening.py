@@ -1,0 +1,151 @@
+"""R5 and R6 at the coordinator: collect openings, reconstruct, remove the masks, publish the sum."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secagg import labels
+from secagg.bodies import Consistency, Keys, Publish, Shares, Unmask
+from secagg.checks import Fault, Signed, seed_commitment
+from secagg.collecting import Collecting, Outgoing, ServerContext
+from secagg.dealing import opens
+from secagg.errors import Failed, WireError
+from secagg.keys import KeyPair, sign
+from secagg.pairing import Streams
+from secagg.shamir import combine, lagrange_at_zero
+from secagg.vector import Segments, decode_sum, in_range
+from secagg.wire import COORDINATOR, Frame, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The masked total of U3, and whose masks are in it. `keys` and `shares` are R1 of U1 and R2 of U2, in order."""
+
+    session: bytes
+    keys: dict[str, Signed[Keys]]
+    shares: dict[str, Signed[Shares]]
+    u3: tuple[str, ...]
+    agreement: bytes
+    total: bytearray = field(repr=False)
+    segments: Segments = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """R6 with the sum attached. `opened` names dropouts whose mask keys were opened; `sum` is SHA-256 of the bytes.
+
+    `words32` int64[n] and `words64` int64[m] are the sum lifted to signed, without the tags, which only silos can check.
+    """
+
+    frame: Frame
+    survivors: tuple[str, ...]
+    opened: tuple[str, ...]
+    sum: bytes
+    words32: NDArray[np.int64] = field(repr=False)
+    words64: NDArray[np.int64] = field(repr=False)
+
+
+class CollectingUnmask(Collecting[Unmask]):
+    """R5. A frame with any bad share is not counted, and its sender blamed by its own signature."""
+
+    __slots__ = ("_signatures", "_tally")
+    step = Step.UNMASK
+
+    def __init__(
+        self, context: ServerContext, tally: Tally, signatures: dict[str, Signed[Consistency]], outgoing: Outgoing
+    ) -> None:
+        super().__init__(context, tally.session, tuple(signatures), outgoing)
+        self._tally = tally
+        self._signatures = signatures
+
+    @property
+    def needed(self) -> int:
+        """t shares give every secret."""
+        return self._context.announcement.threshold
+
+    def _decode(self, body: bytes) -> Unmask:
+        return Unmask.decode(body)
+
+    def _check(self, signed: Signed[Unmask], attachment: bytes, _digest: bytes, /) -> None:
+        if attachment:
+            raise Fault("an attachment where none belongs", by_sender=False)
+        tally, body = self._tally, signed.body
+        if body.agreement != tally.agreement:
+            raise Fault("unmasked other survivors than it agreed on", by_sender=True)
+        if len(body.openings) != len(tally.shares):
+            raise Fault("opened shares of another set than U2", by_sender=True)
+        position = tuple(tally.keys).index(body.sender)
+        survivors = set(tally.u3)
+        for (owner, dealt), opening in zip(tally.shares.items(), body.openings, strict=True):
+            entry = dealt.body.dealt[position]
+            label = labels.SELF_SHARE if owner in survivors else labels.KEY_SHARE
+            expected = entry.seed_share if owner in survivors else entry.key_share
+            if not opens(expected, label, tally.session, owner, body.sender, opening):
+                raise Fault(f"opened another share than {owner} dealt to it", by_sender=True)
+
+    def close(self) -> Published:
+        """Reconstruct what t members opened, remove the masks, and sign the sum.
+
+        Raises:
+            Failed: not ready, or a silo dealt shares that do not give the secret it committed to (it is blamed).
+        """
+        found = self._close()
+        tally, announcement = self._tally, self._context.announcement
+        dropped = tuple(name for name in tally.shares if name not in set(tally.u3))
+        self._remove_masks(list(found.values())[: self.needed])
+        total = bytes(tally.total)
+        words32, words64, _ = decode_sum(total, announcement.words32, announcement.words64)
+        if not in_range(announcement, len(tally.u3), words32, words64):
+            raise Failed(frozenset(), "a silo masked a vector outside the agreed range")
+        digest = hashlib.sha256(total).digest()
+        signatures = tuple((name, signed.frame.signature) for name, signed in self._signatures.items())
+        body = Publish(tally.session, tally.agreement, digest, tally.u3, signatures)
+        frame = sign(Step.PUBLISH, COORDINATOR, body.encode(), self._context.signer, total)
+        return Published(frame, tally.u3, dropped, digest, words32, words64)
+
+    def _remove_masks(self, opened: Sequence[Signed[Unmask]]) -> None:
+        """Subtract b streams of U3 and cancel the pair streams between U3 and who dropped out."""
+        tally = self._tally
+        order = tuple(tally.keys)
+        weights = lagrange_at_zero([order.index(signed.body.sender) + 1 for signed in opened])
+        survivors = set(tally.u3)
+        streams = Streams()
+        bad: set[str] = set()
+        for index, owner in enumerate(tally.shares):
+            shares = [signed.body.openings[index].share for signed in opened]
+            try:
+                secret = combine(weights, shares)
+                if owner in survivors:
+                    self._remove_self(streams, owner, secret)
+                else:
+                    self._remove_pairs(streams, owner, secret)
+            except WireError:
+                bad.add(owner)
+        if bad:
+            raise Failed(frozenset(bad), "shares that do not give the secret that was committed to")
+        streams.apply(tally.segments)
+
+    def _remove_self(self, streams: Streams, owner: str, seed: bytes) -> None:
+        tally = self._tally
+        if seed_commitment(self._context.announced, owner, seed) != tally.keys[owner].body.seed:
+            raise WireError("a seed that differs from its commitment")
+        streams.self_mask(tally.session, owner, seed, add=False)
+
+    def _remove_pairs(self, streams: Streams, owner: str, private: bytes) -> None:
+        tally = self._tally
+        pair = KeyPair.from_private(private)
+        if pair.public != tally.keys[owner].body.mask:
+            raise WireError("a mask key that differs from its public key")
+        order = tuple(tally.shares)
+        for survivor in tally.u3:
+            secret = pair.agree(tally.keys[survivor].body.mask)
+            # The survivor added the stream if it comes first in the roster, and subtracted it otherwise.
+            if order.index(survivor) < order.index(owner):
+                streams.pair_mask(tally.session, survivor, owner, secret, add=False)
+            else:
+                streams.pair_mask(tally.session, owner, survivor, secret, add=True)
