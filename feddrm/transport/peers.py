@@ -1,0 +1,70 @@
+"""Who calls, and what each role may call: the identity of a TLS peer and the one table of rights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from feddrm.contract.authority import certificate_hash, parse_certificate
+from feddrm.contract.errors import MalformedError, NotAuthorisedError
+from feddrm.contract.identity import Role, Subject
+
+_SERVICES: Final[Mapping[Role, tuple[str, tuple[str, ...]]]] = {
+    Role.SILO: ("SiloService", ("Hello", "Attend", "Upload", "UploadStatus", "Fetch", "Serve")),
+    Role.OPERATOR: (
+        "OperatorService",
+        ("Hello", "PublishRoster", "StartJob", "StopJob", "Status", "ListReleases", "PublishRelease"),
+    ),
+    Role.QUERIER: ("QueryService", ("Hello", "GetRelease", "Fetch", "Route", "Ask")),
+}
+
+# A method that is missing here is refused to everybody; a test holds it against the protobuf descriptors.
+ROLE_OF_METHOD: Final[Mapping[str, Role]] = {
+    f"/feddrm.v1.{service}/{method}": role for role, (service, methods) in _SERVICES.items() for method in methods
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other end of a mutual TLS connection. `certificate` is the SHA-256 of its DER form, as rosters hold it;
+    `expires_ms` is when it expires (Unix milliseconds), for TLS checks that only when a connection begins."""
+
+    federation: str
+    role: Role
+    name: str
+    certificate: bytes
+    expires_ms: int
+
+    @property
+    def uri(self) -> str:
+        """The name in its certificate."""
+        return Subject(self.federation, self.role, self.name).uri
+
+
+class Context(Protocol):
+    """The part of gRPC's servicer context that tells who calls."""
+
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        """Properties of the authenticated peer."""
+
+
+def peer_of(context: Context) -> Peer:
+    """The caller of an RPC: its role and name from exactly one URI SAN, never from any other name.
+
+    Raises:
+        NotAuthorisedError: not mutual TLS 1.3, or a certificate without exactly one feddrm URI.
+    """
+    properties = context.auth_context()
+    if list(properties.get("ssl_tls_version", ())) != [b"TLSv1.3"]:
+        raise NotAuthorisedError("The connection does not use TLS 1.3.")
+    uris, certificates = properties.get("peer_uri", ()), properties.get("x509_pem_cert", ())
+    if len(uris) != 1 or len(certificates) != 1:
+        raise NotAuthorisedError("The peer does not show exactly one certificate with exactly one URI.")
+    try:
+        subject = Subject.parse(uris[0].decode("ascii"))
+        certificate = parse_certificate(certificates[0], what="The peer's certificate")
+    except (UnicodeDecodeError, MalformedError) as error:
+        raise NotAuthorisedError("The peer's certificate is not a feddrm member's.") from error
+    expires_ms = int(certificate.not_valid_after_utc.timestamp() * 1000)
+    return Peer(subject.federation, subject.role, subject.name, certificate_hash(certificate), expires_ms)
