@@ -37,7 +37,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """R6 with the sum attached. `opened` names dropouts whose mask keys were opened; `sum` is SHA-256 of the bytes.
+    """R6 with the sum attached. `opened` names dropouts whose mask keys were opened; `sum` is SHA-256 of its bytes.
 
     `words32` int64[n] and `words64` int64[m] are the sum lifted to signed, without the tags, which only silos can check.
     """
