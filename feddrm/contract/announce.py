@@ -1,8 +1,8 @@
 """The announcement of a round (R0), derived from the plan by one function that both sides use (design 6, R0).
 
-The coordinator sends `announcement_of(...)`; a silo calls `check_announcement`, which derives the same value from its own
-plan, model and outcome and refuses whatever differs. Only cohort, attempt, deadline and nonce are the coordinator's to
-choose, and the cohort only within the plan's bounds.
+The coordinator sends `announcement_of(...)`; a silo calls `check_announcement`, which derives the same value from its
+own plan, model and outcome and refuses whatever differs. Only cohort, attempt, deadline and nonce are the
+coordinator's to choose, and the cohort only within the plan's bounds.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def announcement_of(
         nonce: 32 fresh random bytes.
 
     Raises:
-        ValueError: secagg refuses the combination.
+        secagg.errors.UnsoundError: the combination is not sound.
     """
     sums = plan.secure_aggregation
     return Announcement(
@@ -139,9 +139,7 @@ def check_announcement(announcement: Announcement, plan: Plan, place: Place, me:
     """
     order = {name: index for index, name in enumerate(plan.silos)}
     cohort = announcement.cohort
-    if any(name not in order for name in cohort) or list(cohort) != sorted(
-        set(cohort), key=order.__getitem__
-    ):
+    if any(name not in order for name in cohort) or list(cohort) != sorted(set(cohort), key=order.__getitem__):
         raise VerificationError("The announced cohort is not a list of the plan's silos in the plan's order.")
     if me not in cohort:
         raise VerificationError("The announced cohort does not contain this silo.")

@@ -1,0 +1,72 @@
+"""A session that broke: whom to leave out, the abort certificate, and the next attempt (design section 6)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aggregator.certify import certificate
+from aggregator.events import Journal
+from aggregator.gather import bar
+from aggregator.job import Job, Room
+from aggregator.outcomes import BACKOFF_MS, lose, note
+from aggregator.phases import Aborting, Gathering, Running
+from aggregator.session import Session
+from secagg.wire import Frame
+
+MAXIMUM_ATTEMPTS: Final = 5
+
+
+def break_session(job: Job, room: Room, phase: Running, reason: str, *, masked: bool) -> None:
+    """Go on after a session that cannot produce a sum. `masked`: a member may have sent a masked input."""
+    room.effects.append(Journal(f"round {phase.round} attempt {phase.attempt} broke: {reason}"))
+    session = phase.session
+    for silo, why in sorted(session.offenders.items()):
+        note(room, bar(job, silo, session.boots[silo], why))
+    _judge_accusations(job, room, session, phase.resting)
+    if not masked:
+        # Nobody was told whom to mask with, so nobody can have masked: no certificate is needed.
+        _retry(job, room, phase, reason, phase.certificate)
+        return
+    deadline = room.stamp.now_ms + round(job.plan.deadlines.step_seconds * 1000)
+    job.phase = Aborting(phase.round, phase.attempt, session, reason, deadline, phase.resting)
+    for silo in sorted(session.unmasked):
+        phase.resting.setdefault(silo, "it released shares in this round")
+    for silo, request in session.request_abort(reason).items():
+        if silo not in session.aborts:
+            room.send(silo, request)
+    advance_abort(job, room, job.phase)
+
+
+def _judge_accusations(job: Job, room: Room, session: Session, resting: dict[str, str]) -> None:
+    """A silo accused by more members than can collude with each other is left out; an accuser who stands alone only
+    keeps itself out of this round, so that no few silos can expel an honest one."""
+    accusers: dict[str, set[str]] = {}
+    for silo in session.aborts:
+        accusers.setdefault(session.said[silo].blamed, set()).add(silo)
+    for accused, voices in sorted(accusers.items()):
+        if accused in session.boots and len(voices) > job.plan.secure_aggregation.colluders:
+            note(room, bar(job, accused, session.boots[accused], f"{len(voices)} silos blame it"))
+        else:
+            for silo in sorted(voices):
+                resting.setdefault(silo, session.gone.get(silo, "it left the attempt"))
+
+
+def advance_abort(job: Job, room: Room, phase: Aborting) -> None:
+    """Retry as soon as there is a certificate; give the round up when none can come any more."""
+    session = phase.session
+    over = room.stamp.now_ms >= phase.deadline_ms or not phase.waiting()
+    found = certificate(session, {silo: job.key(silo) for silo in session.announcement.cohort}, last_chance=over)
+    if found:
+        _retry(job, room, phase, phase.reason, found)
+    elif over:
+        lose(job, room, phase.round, phase.attempt, session, phase.reason)
+
+
+def _retry(job: Job, room: Room, phase: Running | Aborting, reason: str, abort_certificate: tuple[Frame, ...]) -> None:
+    if phase.attempt >= MAXIMUM_ATTEMPTS:
+        lose(job, room, phase.round, phase.attempt, phase.session, reason)
+        return
+    now = room.stamp.now_ms
+    job.phase = Gathering(
+        phase.round, phase.attempt + 1, now, now + (BACKOFF_MS << phase.attempt), abort_certificate, phase.resting
+    )

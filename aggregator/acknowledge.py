@@ -1,0 +1,116 @@
+"""A sum is published: acks make it the round's certified outcome, signatures make the last model a release."""
+
+from __future__ import annotations
+
+from aggregator.blobs import MODELS, SUMS
+from aggregator.events import Journal, Send, StoreBlob
+from aggregator.job import Job, Room, model_bytes
+from aggregator.outcomes import begin_round, lose, note, tell
+from aggregator.phases import Acknowledging, Proposing, Running
+from feddrm.contract import labels
+from feddrm.contract.documents import canonical
+from feddrm.contract.messages import Publish, RoundOutcome, RoundSummary
+from feddrm.contract.rounds import Ack
+from feddrm.contract.signed import Signed, signers
+from feddrm.method.update import apply, model_hash
+from secagg.server import Published
+
+
+def publish(job: Job, room: Room, phase: Running, published: Published) -> None:
+    """Compute the next model, keep the sum, and tell the members of it."""
+    plan, session = job.plan, phase.session
+    frame = published.frame
+    count = len(published.survivors)
+    model = apply(
+        job.model, published.words32, count, plan.secure_aggregation.fraction_bits, plan.training.server_learning_rate
+    )
+    ack = Ack(
+        plan=job.hash,
+        round=phase.round,
+        session=session.state.session,
+        sum=published.sum,
+        count=count,
+        model=model_hash(model),
+    )
+    wait = plan.deadlines.step_seconds + plan.deadlines.gather_seconds
+    job.phase = Acknowledging(
+        round=phase.round,
+        attempt=phase.attempt,
+        session=session,
+        frame=frame.without_attachment(),
+        sum=published.sum,
+        survivors=published.survivors,
+        opened=published.opened,
+        model=model,
+        model_hash=model_hash(model),
+        body=canonical(ack),
+        deadline_ms=room.stamp.now_ms + round(wait * 1000),
+    )
+    opened = f"; mask keys of {', '.join(job.phase.opened)} were opened" if job.phase.opened else ""
+    room.effects += [
+        StoreBlob(SUMS, frame.attachment),
+        Journal(f"round {phase.round}: sum of {', '.join(published.survivors)} published{opened}"),
+    ]
+    for silo in job.phase.recipients():
+        publish_to(job.phase, room, silo)
+
+
+def publish_to(phase: Acknowledging, room: Room, silo: str) -> None:
+    """Tell a member of the session about the sum."""
+    if room.presence(silo).connected:
+        room.presences[silo].told = phase.round
+        room.effects.append(Send(silo, Publish(phase.frame, phase.sum)))
+
+
+def take_ack(job: Job, room: Room, phase: Acknowledging, silo: str, ack: Signed) -> None:
+    """Count a silo's ack if it is about exactly this sum and model."""
+    if silo not in phase.recipients() or silo in phase.acks:
+        return
+    key = job.key(silo)
+    if ack.body != phase.body:
+        note(room, f"{silo} acknowledges something else than round {phase.round} published")
+    elif key not in signers(ack, labels.ROUND_ACK):
+        note(room, f"{silo} sent an ack without its signature")
+    else:
+        own = tuple(signature for signature in ack.signatures if signature.key == key)
+        phase.acks[silo] = Signed(ack.body, own[:1])
+        advance_acks(job, room, phase)
+
+
+def advance_acks(job: Job, room: Room, phase: Acknowledging) -> None:
+    """Certify the round with t acks; give it up when so many cannot come any more."""
+    if len(phase.acks) >= job.threshold:
+        acks = tuple(phase.acks[silo] for silo in job.plan.silos if silo in phase.acks)
+        cohort = phase.session.announcement.cohort
+        job.conclude(
+            RoundOutcome(phase.round, acks, phase.sum),
+            RoundSummary(phase.round, phase.attempt, "published", cohort, phase.survivors, phase.opened, phase.sum),
+            phase.model,
+        )
+        room.effects += [
+            StoreBlob(MODELS, model_bytes(job)),
+            Journal(f"round {phase.round} is certified by {len(acks)} silos"),
+        ]
+        begin_round(job, room)
+        tell(job, room)
+        return
+    possible = [silo for silo in phase.recipients() if silo in phase.acks or silo not in phase.gone]
+    if len(possible) < job.threshold or room.stamp.now_ms >= phase.deadline_ms:
+        absent = ", ".join(silo for silo in phase.recipients() if silo not in phase.acks)
+        reason = f"fewer than {job.threshold} silos acknowledged the sum; without {absent}"
+        lose(job, room, phase.round, phase.attempt, phase.session, reason)
+
+
+def take_signature(job: Job, room: Room, phase: Proposing, silo: str, statement: Signed) -> None:
+    """Count a silo's signature on the release statement."""
+    key = job.key(silo)
+    if statement.body != phase.statement or key not in signers(statement, labels.RELEASE):
+        note(room, f"{silo} signed another release statement than the proposed one")
+        return
+    if silo in phase.signatures or silo not in job.accepting:
+        return
+    phase.signatures[silo] = next(s for s in statement.signatures if s.key == key)
+    if len(phase.signatures) == job.threshold:
+        room.effects.append(
+            Journal(f"the release of {job.plan.name} has {job.threshold} signatures; it can be published")
+        )

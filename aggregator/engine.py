@@ -1,0 +1,168 @@
+"""The shell around the state machine: makes events durable, hands them in, carries out what comes out.
+
+Used by one thread at a time. `submit` is the only way in; what it returns has already happened on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from aggregator import checkpoint, eventlog
+from aggregator.blobs import MODELS
+from aggregator.coordinator import Coordinator
+from aggregator.events import (
+    Effect,
+    Event,
+    FromSilo,
+    Journal,
+    Restarted,
+    RosterChanged,
+    Send,
+    Stamp,
+    StoreBlob,
+    Ticked,
+)
+from aggregator.job import Room
+from aggregator.status import status_of
+from aggregator.store import Store
+from feddrm.contract.errors import InputError
+from feddrm.contract.messages import SiloFrame, Status
+from feddrm.contract.signed import Signed
+from secagg.bodies import Masked
+from secagg.errors import WireError
+from secagg.wire import Step
+
+_EVENTS_BETWEEN_CHECKPOINTS: Final = 1000
+
+
+class Engine:
+    """A coordinator with its store. `clock` gives milliseconds since the epoch."""
+
+    def __init__(
+        self, store: Store, coordinator: Coordinator, entropy: Callable[[int], bytes], clock: Callable[[], int]
+    ) -> None:
+        self.store: Final = store
+        self.coordinator = coordinator
+        self._entropy: Final = entropy
+        self._clock: Final = clock
+        self._milestone = coordinator.milestone()
+        self._events = 0
+        self._sequence = 0
+
+    @classmethod
+    def open(
+        cls,
+        store: Store,
+        *,
+        federation: str,
+        operator: bytes,
+        signer: Ed25519PrivateKey,
+        roster: Signed,
+        entropy: Callable[[int], bytes],
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> Self:
+        """Restore the state that the store holds, replay what came after it, and note the restart.
+
+        Args:
+            roster: the roster of the server's directory; a newer one than the state's is taken over.
+
+        Raises:
+            VerificationError: the state is damaged.
+        """
+        saved = store.latest_checkpoint()
+        if saved is None:
+            first = Coordinator(federation=federation, operator=operator, signer=signer, roster=roster)
+            engine = cls(store, first, entropy, clock)
+            # The state that the log's events apply to; without it a replay would start from another roster.
+            store.checkpoint(0, checkpoint.encode(first))
+        else:
+            engine = cls(
+                store,
+                checkpoint.decode(saved[1], federation=federation, operator=operator, signer=signer, blobs=store.blobs),
+                entropy,
+                clock,
+            )
+            engine._sequence = saved[0]
+        for logged in store.events(engine._sequence):
+            event = engine._attach(eventlog.decode(logged.kind, logged.body))
+            engine._carry_out(logged.seq, logged.stamp, engine.coordinator.handle(event, logged.stamp))
+        engine._milestone = None
+        engine.submit(Restarted())
+        with contextlib.suppress(InputError):
+            engine.submit(RosterChanged(roster))
+        return engine
+
+    def submit(self, event: Event) -> tuple[Send, ...]:
+        """Make an event durable, act on it, and return what is to be sent.
+
+        Raises:
+            FeddrmError: an operator's order is refused; nothing was changed.
+        """
+        now = self._clock()
+        self.coordinator.admit(event, now)
+        attached = self._attach(event)
+        stamp = Stamp(now, self._entropy(32))
+        sequence = self.store.append(stamp, *eventlog.encode(event))
+        sends = self._carry_out(sequence, stamp, self.coordinator.handle(attached, stamp))
+        self._checkpoint()
+        return sends
+
+    def tick(self) -> tuple[Send, ...]:
+        """Let a deadline that has passed take effect."""
+        due = self.coordinator.due_ms()
+        return self.submit(Ticked()) if due is not None and self._clock() >= due else ()
+
+    def wait_ms(self) -> int | None:
+        """How long until `tick` has something to do."""
+        due = self.coordinator.due_ms()
+        return None if due is None else max(0, due - self._clock())
+
+    def status(self, capacity: dict[str, int]) -> Status:
+        """What the operator sees."""
+        room = Room(Stamp(self._clock(), b""), self.coordinator.signer, self.coordinator.presences)
+        return status_of(self.coordinator, room, capacity)
+
+    def _attach(self, event: Event) -> Event:
+        """Give a masked input the bytes that its sender uploaded. One without an upload stays as it is, and the session
+        rejects it by its hash."""
+        if not isinstance(event, FromSilo) or not isinstance(event.event, SiloFrame):
+            return event
+        frame = event.event.frame
+        if frame.step != Step.MASKED:
+            return event
+        try:
+            data = self.store.uploads.get(event.silo, Masked.decode(frame.body).vector)
+        except (WireError, InputError):
+            return event
+        return FromSilo(event.silo, SiloFrame(replace(frame, attachment=data)))
+
+    def _carry_out(self, sequence: int, stamp: Stamp, effects: tuple[Effect, ...]) -> tuple[Send, ...]:
+        self._sequence = sequence
+        self._events += 1
+        sends = []
+        for line, effect in enumerate(effects):
+            match effect:
+                case StoreBlob(kind, data):
+                    self.store.blobs.put(kind, data)
+                case Journal(text):
+                    self.store.note(sequence, line, stamp.now_ms, text)
+                case Send():
+                    sends.append(effect)
+        return tuple(sends)
+
+    def _checkpoint(self) -> None:
+        milestone = self.coordinator.milestone()
+        if milestone is None or (milestone == self._milestone and self._events < _EVENTS_BETWEEN_CHECKPOINTS):
+            return
+        self.store.checkpoint(self._sequence, checkpoint.encode(self.coordinator))
+        self._milestone = milestone
+        self._events = 0
+        # Only now does no event refer to them any more.
+        self.store.uploads.clear()
+        self.store.blobs.keep_only(MODELS, checkpoint.blobs_of(self.coordinator))

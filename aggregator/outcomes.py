@@ -1,0 +1,82 @@
+"""How a round ends for good, and what follows: the next round, the release, the end of the job (design section 5)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aggregator.blobs import MODELS
+from aggregator.events import Journal, StoreBlob
+from aggregator.gather import at_round, catch_up
+from aggregator.job import LOST_IN_A_ROW, Job, Room, model_bytes
+from aggregator.phases import Ended, Gathering, Proposing
+from aggregator.release import statement_of
+from aggregator.session import Session
+from feddrm.contract.messages import JobEnded, ReleaseProposal, RoundOutcome, RoundSummary
+from feddrm.contract.rounds import Lost, sign_lost
+
+BACKOFF_MS: Final = 500
+"""Pause before the first retry; it doubles with every further one."""
+
+
+def begin_round(job: Job, room: Room) -> None:
+    """Go on after a round has ended: gather for the next one, propose the release, or give up."""
+    now = room.stamp.now_ms
+    if job.lost_in_a_row() >= LOST_IN_A_ROW:
+        end(job, room, completed=False, reason=f"{LOST_IN_A_ROW} rounds in a row were lost; see the log for why")
+    elif len(job.outcomes) < job.plan.training.rounds:
+        pause = BACKOFF_MS << job.lost_in_a_row() if job.lost_in_a_row() else 0
+        job.phase = Gathering(len(job.outcomes) + 1, 1, now, now + pause)
+    else:
+        job.phase = Proposing(statement_of(job), now)
+        room.effects += [
+            StoreBlob(MODELS, model_bytes(job)),
+            Journal(f"all rounds of {job.plan.name} are done; asking for signatures on the release"),
+        ]
+        for silo in job.accepting:
+            propose(job, room, silo)
+
+
+def propose(job: Job, room: Room, silo: str) -> None:
+    """Ask a silo that holds the last model for its signature on the release, once it does."""
+    ready = room.presence(silo).ready
+    phase = job.phase
+    if not isinstance(phase, Proposing) or silo in phase.signatures or ready is None:
+        return
+    if at_round(job, ready, len(job.outcomes)):
+        room.send(silo, ReleaseProposal(phase.statement))
+
+
+def lose(job: Job, room: Room, number: int, attempt: int, session: Session, reason: str) -> None:
+    """Declare a round lost: signed by the round key, its budget stays spent, the model stays."""
+    lost = Lost(plan=job.hash, round=number, reason=reason[:200])
+    outcome = RoundOutcome(number, lost=sign_lost(lost, room.signer))
+    summary = RoundSummary(number, attempt, "lost", session.announcement.cohort, (), (), b"")
+    job.conclude(outcome, summary, None)
+    room.effects.append(Journal(f"round {number} is lost: {reason}"))
+    for presence in room.presences.values():
+        # Also a silo that has the round's sum already must hear that it does not count.
+        presence.told = min(presence.told, number - 1)
+    begin_round(job, room)
+    tell(job, room)
+
+
+def end(job: Job, room: Room, *, completed: bool, reason: str) -> None:
+    """End the job and tell everybody."""
+    job.phase = Ended(completed, reason)
+    room.effects.append(Journal(f"job {job.plan.name} ended: {reason}"))
+    for silo in job.plan.silos:
+        room.send(silo, JobEnded(job.hash, reason, completed))
+
+
+def tell(job: Job, room: Room) -> None:
+    """Send the outcomes they lack to all silos that are there."""
+    for silo in job.accepting:
+        presence = room.presences.get(silo)
+        if presence is not None:
+            note(room, catch_up(job, room, silo, presence))
+
+
+def note(room: Room, text: str) -> None:
+    """Write a sentence into the journal, if there is one."""
+    if text:
+        room.effects.append(Journal(text))

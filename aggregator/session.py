@@ -1,0 +1,192 @@
+"""One attempt at one secure sum: drives secagg.server through its steps (design sections 5 and 6).
+
+Pure: frames and time come in as arguments, what to send is left in `outbox`. The session closes a step as soon as every
+member whose answer can still come has answered, at the latest at the step's deadline; it ends as Summed or Broken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from feddrm.contract.messages import AbortRequest, CoordinatorEvent, StepFrames
+from secagg import server
+from secagg.aborts import read_abort
+from secagg.bodies import Abort
+from secagg.errors import Failed, Rejected
+from secagg.session import Announcement
+from secagg.wire import Frame, Step
+
+_Collecting = (
+    server.CollectingKeys
+    | server.CollectingShares
+    | server.CollectingMasked
+    | server.CollectingConsistency
+    | server.CollectingUnmask
+)
+_STEP_OF: Mapping[type[object], Step] = {
+    server.CollectingKeys: Step.KEYS,
+    server.CollectingShares: Step.SHARES,
+    server.CollectingMasked: Step.MASKED,
+    server.CollectingConsistency: Step.CONSISTENCY,
+    server.CollectingUnmask: Step.UNMASK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """The session produced a sum."""
+
+    published: server.Published
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The session cannot produce a sum. `masked` says whether a member may have sent a masked input."""
+
+    reason: str
+    masked: bool
+
+
+@dataclass(slots=True)
+class Session:
+    """One attempt. `boots` holds the agent process of each member when it was announced to.
+
+    `outbox` is the last thing sent to each member, which a member that reconnects gets again. `gone` holds those that
+    are not waited for, and why: another boot (its keys are gone), an abort, an offence.
+    """
+
+    announcement: Announcement
+    frame: Frame
+    state: _Collecting
+    boots: dict[str, bytes]
+    deadline_ms: int
+    step_ms: int
+    outbox: dict[str, CoordinatorEvent]
+    gone: dict[str, str] = field(default_factory=dict)
+    offenders: dict[str, str] = field(default_factory=dict)
+    aborts: dict[str, Frame] = field(default_factory=dict)
+    said: dict[str, Abort] = field(default_factory=dict)
+    keyed: frozenset[str] = frozenset()
+    unmasked: set[str] = field(default_factory=set)
+
+    @property
+    def step(self) -> Step:
+        """The step whose frames are collected."""
+        return _STEP_OF[type(self.state)]
+
+    @property
+    def masked(self) -> bool:
+        """Whether a member may have sent a masked input, so that a retry needs an abort certificate."""
+        return self.step >= Step.MASKED
+
+    @property
+    def start(self) -> bytes:
+        """SHA-256 of the R0 body: the session's name before there is a sid."""
+        return hashlib.sha256(self.frame.body).digest()
+
+    def expects(self, silo: str) -> bool:
+        """Whether the current step lacks this silo's frame."""
+        return silo in self.state.missing and silo not in self.gone
+
+    def waiting(self) -> tuple[str, ...]:
+        """Who is waited for, in cohort order."""
+        return tuple(name for name in self.announcement.cohort if self.expects(name))
+
+    def receive(self, silo: str, frame: Frame) -> str:
+        """Take a frame of the current step; returns a sentence for the journal when it is not counted.
+
+        A frame of a step that is over, or of a session that is over, is an honest race and is dropped in silence.
+        """
+        if frame.sender != silo:
+            return self._offend(silo, f"sent a frame in the name of {frame.sender or 'the coordinator'}")
+        # Every silo's body starts with the session it belongs to (secagg.bodies).
+        current = frame.step == self.step and frame.body[: len(self.state.session)] == self.state.session
+        if not current or silo in self.gone or silo not in self.announcement.cohort:
+            return ""
+        try:
+            self.state.receive(frame)
+        except Rejected as error:
+            return self._offend(silo, error.reason)
+        if frame.step == Step.UNMASK:
+            self.unmasked.add(silo)
+        return ""
+
+    def receive_abort(self, silo: str, frame: Frame, key: bytes) -> Abort | None:
+        """Take a member's signed abort of this announcement; None for one that is not valid or not about it."""
+        if silo not in self.announcement.cohort:
+            return None
+        try:
+            abort = read_abort(frame, {silo: key})
+        except Rejected:
+            return None
+        if abort.announcement != self.start:
+            return None
+        self.aborts[silo], self.said[silo] = frame, abort
+        self.lose(silo, abort.reason)
+        return abort
+
+    def lose(self, silo: str, why: str) -> None:
+        """Stop waiting for a member."""
+        if silo in self.announcement.cohort:
+            self.gone.setdefault(silo, why)
+
+    def advance(self, now_ms: int, connected: Collection[str]) -> tuple[tuple[str, ...], Summed | Broken | None]:
+        """Close every step that can be closed.
+
+        Args:
+            now_ms: the time.
+            connected: silos whose control stream is open.
+
+        Returns:
+            Members to send the outbox to, and the end of the session if this is it.
+        """
+        sent: dict[str, None] = {}
+        while True:
+            pending = {name for name in self.state.missing if name not in self.gone}
+            if self.state.ready and self.step == Step.UNMASK:
+                # Any t shares will do, and who vanished after R4 stays in the sum: no reason to wait for it.
+                pending &= set(connected)
+            if pending and now_ms < self.deadline_ms:
+                return tuple(sent), None
+            if not self.state.ready:
+                absent = ", ".join(sorted(self.state.missing))
+                return tuple(sent), Broken(f"{self.step.name.lower()}: no quorum without {absent}", self.masked)
+            try:
+                following = self._close(now_ms)
+            except Failed as error:
+                for name in sorted(error.blamed):
+                    self._offend(name, error.reason)
+                return tuple(sent), Broken(f"{self.step.name.lower()}: {error.reason}", self.masked)
+            if isinstance(following, server.Published):
+                return (), Summed(following)
+            sent = dict.fromkeys(self.outbox)
+
+    def _close(self, now_ms: int) -> server.Published | None:
+        closed, name = self.step, self.state.session
+        following = self.state.close()
+        if isinstance(following, server.Published):
+            return following
+        self.state = following
+        if closed == Step.KEYS:
+            self.keyed = frozenset(following.outgoing)
+        self.deadline_ms = now_ms + self.step_ms
+        self.outbox = {
+            silo: StepFrames(name, int(closed), tuple(frames)) for silo, frames in sorted(following.outgoing.items())
+        }
+        return None
+
+    def request_abort(self, reason: str) -> dict[str, CoordinatorEvent]:
+        """What asks every member of U1 for its signed abort."""
+        return {name: AbortRequest(self.state.session, reason) for name in self.members}
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """U1, in cohort order; empty before R1 is closed."""
+        return tuple(name for name in self.announcement.cohort if name in self.keyed)
+
+    def _offend(self, silo: str, why: str) -> str:
+        self.offenders.setdefault(silo, why)
+        self.lose(silo, why)
+        return f"{silo} {why}"

@@ -1,0 +1,157 @@
+"""The coordinator's durable state: a log of events, checkpoints of the state they lead to, and the operator's journal.
+
+SQLite in WAL mode with synchronous=FULL: an event that was appended survives the loss of power. The state machine is a
+pure function of the log, so a coordinator that is killed at any instant continues where it was (design section 9).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final, Self
+
+from aggregator.blobs import Blobs, Uploads
+from aggregator.events import Stamp
+from feddrm.contract.errors import AlreadyRunningError, InputError
+
+_NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "lustre", "glusterfs", "gpfs", "9p", "fuse.sshfs"}
+)
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS event (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, now_ms INTEGER NOT NULL, seed BLOB NOT NULL, kind TEXT NOT NULL,
+  body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS checkpoint (
+  id INTEGER PRIMARY KEY CHECK (id = 0), seq INTEGER NOT NULL, state BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS journal (
+  seq INTEGER NOT NULL, line INTEGER NOT NULL, now_ms INTEGER NOT NULL, text TEXT NOT NULL, PRIMARY KEY (seq, line));
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One event as stored; aggregator.eventlog knows its encoding."""
+
+    seq: int
+    stamp: Stamp
+    kind: str
+    body: bytes = field(repr=False)
+
+
+class Store:
+    """One open server directory. Only one process, and in it only one thread at a time, uses it."""
+
+    def __init__(self, directory: Path, lock: IO[bytes], database: sqlite3.Connection) -> None:
+        self._lock = lock
+        self._database = database
+        self.blobs = Blobs(directory / "blobs")
+        self.uploads = Uploads(directory / "uploads")
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Lock the directory and open its state.
+
+        Raises:
+            InputError: it does not exist, or lies on a network file system, whose locks and fsync do not hold.
+            AlreadyRunningError: another coordinator has it.
+        """
+        if not directory.is_dir():
+            raise InputError(f"There is no server directory {directory}.", remedy="Run: feddrm-aggregator init")
+        _refuse_network(directory)
+        lock = (directory / "lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.close()
+            raise AlreadyRunningError(f"Another coordinator already runs on {directory}.") from error
+        path = directory / "state.sqlite"
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        path.chmod(0o600)
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=FULL")
+        if sys.platform == "darwin":
+            database.execute("PRAGMA fullfsync=ON")
+        database.executescript(_SCHEMA)
+        return cls(directory, lock, database)
+
+    def close(self) -> None:
+        """Close the database and give the lock back."""
+        self._database.close()
+        self._lock.close()
+
+    def append(self, stamp: Stamp, kind: str, body: bytes) -> int:
+        """Make an event durable; returns its sequence number."""
+        cursor = self._database.execute(
+            "INSERT INTO event (now_ms, seed, kind, body) VALUES (?, ?, ?, ?)", (stamp.now_ms, stamp.seed, kind, body)
+        )
+        return int(cursor.lastrowid or 0)
+
+    def events(self, after: int) -> Iterator[Logged]:
+        """Events with a sequence number above `after`, in order."""
+        query = "SELECT seq, now_ms, seed, kind, body FROM event WHERE seq > ? ORDER BY seq"
+        rows = self._database.execute(query, (after,)).fetchall()
+        for seq, now_ms, seed, kind, body in rows:
+            yield Logged(seq, Stamp(now_ms, seed), kind, body)
+
+    def checkpoint(self, seq: int, state: bytes) -> None:
+        """Replace the checkpoint by the state after event `seq`, and forget the events it stands for."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            self._database.execute("INSERT OR REPLACE INTO checkpoint (id, seq, state) VALUES (0, ?, ?)", (seq, state))
+            self._database.execute("DELETE FROM event WHERE seq <= ?", (seq,))
+        except sqlite3.Error:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    def latest_checkpoint(self) -> tuple[int, bytes] | None:
+        """The newest checkpoint's sequence number and state."""
+        row = self._database.execute("SELECT seq, state FROM checkpoint").fetchone()
+        return None if row is None else (int(row[0]), bytes(row[1]))
+
+    def note(self, seq: int, line: int, now_ms: int, text: str) -> None:
+        """Write a line of the journal. The same line of the same event is written once, also when it is replayed."""
+        self._database.execute(
+            "INSERT OR IGNORE INTO journal (seq, line, now_ms, text) VALUES (?, ?, ?, ?)", (seq, line, now_ms, text)
+        )
+
+
+def read_journal(directory: Path, last: int) -> list[tuple[int, str]]:
+    """The last lines of a server directory's journal as (milliseconds since the epoch, text), oldest first.
+
+    It works while a coordinator runs.
+
+    Raises:
+        InputError: there is no journal.
+    """
+    path = directory / "state.sqlite"
+    if not path.exists():
+        raise InputError(f"{directory} has no journal yet.", remedy="Run: feddrm-aggregator serve")
+    database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    try:
+        query = "SELECT now_ms, text FROM journal ORDER BY seq DESC, line DESC LIMIT ?"
+        rows = database.execute(query, (last,)).fetchall()
+    finally:
+        database.close()
+    return [(int(now_ms), str(text)) for now_ms, text in reversed(rows)]
+
+
+def _refuse_network(directory: Path) -> None:
+    mounts = Path("/proc/self/mountinfo")
+    if not mounts.exists():
+        return
+    device = directory.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in mounts.read_text().splitlines():
+        fields = line.split()
+        kind = fields[fields.index("-") + 1]
+        if fields[2] == wanted and kind in _NETWORK_FILE_SYSTEMS:
+            raise InputError(
+                f"{directory} lies on a network file system ({kind}), where a lock or a write may be lost.",
+                remedy="Move it to a local disk.",
+            )
