@@ -147,9 +147,10 @@ def verify_kit(signed: Signed, expected_fingerprint: str) -> Kit:
         raise VerificationError("The kit is not signed by the operator key that it names.")
     anchor = FederationRoot(federation=body.federation, operator=body.operator, root=body.root)
     if not hmac.compare_digest(anchor.fingerprint, expected):
+        # The kit's own fingerprint is not shown: whoever saw it would be tempted to type it in.
         raise VerificationError(
-            f"The kit's fingerprint is {anchor.fingerprint}, not the one you gave.",
-            remedy="Do not use this kit; call the operator and compare.",
+            "The kit is not of the federation whose fingerprint you gave.",
+            remedy="Do not use this kit; call the operator, compare the fingerprint, and ask for the kit again.",
         )
     return _open(body, anchor)
 

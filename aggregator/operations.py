@@ -1,0 +1,289 @@
+"""What an operator does with the federation's keys: found it, enrol and remove members, renew (design section 4).
+
+Every change of membership is one new roster version, durable in the operator's directory before anything that relies on
+it is written anywhere else.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from aggregator.homes import (
+    FEDERATION_FILE,
+    LOCK_FILE,
+    ROOT_FILE,
+    ROSTER_FILE,
+    SERVER_FILE,
+    OperatorHome,
+    install_roster,
+    load_operator_home,
+    load_server_home,
+)
+from feddrm.contract.authority import Address, certificate_hash, create_authority, issue, pem
+from feddrm.contract.errors import InputError, MalformedError, VerificationError
+from feddrm.contract.files import (
+    atomic_write,
+    exclusive,
+    file_error,
+    make_directory,
+    private_write,
+    read_bounded,
+    sync_directory,
+    write_new,
+)
+from feddrm.contract.identity import Role, Subject, load_tls_key, private_pem
+from feddrm.contract.kit import FederationRoot, make_kit
+from feddrm.contract.request import Request, request_fingerprint, verify_request
+from feddrm.contract.roster import MAXIMUM_MEMBERS, Member, Roster, next_version, sign_roster
+from feddrm.contract.signed import Signed
+
+_MAXIMUM_REQUEST: Final = 1 << 20
+
+
+def found_federation(directory: Path, federation: str, address: Address, now_ms: int) -> FederationRoot:
+    """Make DIR/operator and DIR/server with all their keys, and roster version 1 without members.
+
+    Raises:
+        InputError: one of them exists, or cannot be written.
+    """
+    operator, server = directory / "operator", directory / "server"
+    for path in (operator, server):
+        if path.exists():
+            raise InputError(f"{path} exists already and is not overwritten.", remedy="Choose another directory.")
+    authority = create_authority(federation, now_ms)
+    operator_key, round_key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    anchor = FederationRoot(
+        federation=federation,
+        operator=operator_key.public_key().public_bytes_raw(),
+        root=pem(authority.certificate).decode(),
+    )
+    version, issued_ms, expires_ms = next_version(None, now_ms)
+    roster = Roster(
+        federation=federation,
+        version=version,
+        issued_ms=issued_ms,
+        expires_ms=expires_ms,
+        operator=anchor.operator,
+        round_key=round_key.public_key().public_bytes_raw(),
+        members=(),
+    )
+    signed = sign_roster(roster, operator_key)
+    operator_tls, server_tls = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    operator_subject = Subject(federation, Role.OPERATOR, "operator")
+    server_subject = Subject(federation, Role.COORDINATOR, "coordinator")
+    server_certificate = issue(authority, server_tls.public_key(), server_subject, now_ms, address=address)
+    private = {
+        operator: {
+            "ca.key": private_pem(authority.key),
+            "operator.key": private_pem(operator_key),
+            "tls.key": private_pem(operator_tls),
+        },
+        server: {"tls.key": private_pem(server_tls), "round.key": private_pem(round_key)},
+    }
+    common = {ROOT_FILE: anchor.to_text(), ROSTER_FILE: signed.to_json().encode()}
+    public = {
+        operator: common
+        | {
+            "ca.pem": pem(authority.certificate),
+            "tls.pem": pem(issue(authority, operator_tls.public_key(), operator_subject, now_ms)),
+            FEDERATION_FILE: f'federation = "{federation}"\naddress = "{address}"\n'.encode(),
+        },
+        server: common | {"tls.pem": pem(server_certificate), SERVER_FILE: _server_text(federation, address)},
+    }
+    make_directory(directory)
+    for path in (server, operator):
+        _write_directory(path, private[path], public[path])
+    return anchor
+
+
+def _write_directory(path: Path, private: dict[str, bytes], public: dict[str, bytes]) -> None:
+    building = path.with_name(f".{path.name}.new")
+    try:
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(mode=0o700)
+        for name, data in private.items():
+            private_write(building / name, data)
+        for name, data in public.items():
+            write_new(building / name, data)
+        building.rename(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise file_error(error, path) from error
+
+
+def _server_text(federation: str, address: Address) -> bytes:
+    # A loopback address is for trials: then the server must not be reachable from elsewhere either.
+    listen = address if address.is_loopback else Address("::", address.port)
+    return (
+        f'federation = "{federation}"\n\n'
+        "# How silos and queriers reach this server; it stands in its certificate.\n"
+        f'address = "{address}"\n\n'
+        "# Where it listens on this machine.\n"
+        f'listen = "{listen}"\n'
+    ).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A verified request, as the operator looks at it before signing.
+
+    Attributes:
+        change: "new", "renewed" (all keys as in the roster) or "changed keys" (as dangerous as new).
+    """
+
+    path: Path
+    request: Request
+    fingerprint: str
+    change: Literal["new", "renewed", "changed keys"]
+
+    @property
+    def kit(self) -> Path:
+        """Where its kit goes: beside the request."""
+        return self.path.with_name(f"{self.request.name}.kit")
+
+
+def read_requests(home: OperatorHome, paths: Sequence[Path]) -> tuple[Candidate, ...]:
+    """Read and verify requests; nothing is signed.
+
+    Raises:
+        InputError: a file is no request, a name comes twice or is another role's.
+        VerificationError: a proof in one fails.
+    """
+    found: list[Candidate] = []
+    for path in paths:
+        try:
+            signed = Signed.from_json(read_bounded(path, limit=_MAXIMUM_REQUEST))
+            request = verify_request(signed)
+        except MalformedError as error:
+            raise InputError(f"{path} is not a request: {error.message}") from error
+        except VerificationError as error:
+            raise VerificationError(f"{path}: {error.message}", remedy="Ask the member for a new request.") from error
+        if any(other.request.name == request.name for other in found):
+            raise InputError(f"{path}: a request of {request.name} was given twice.")
+        found.append(Candidate(path, request, request_fingerprint(signed), _change(home.roster, request, path)))
+    return tuple(found)
+
+
+def _change(roster: Roster, request: Request, path: Path) -> Literal["new", "renewed", "changed keys"]:
+    for member in roster.members:
+        if member.name == request.name:
+            if member.role != request.role:
+                raise InputError(
+                    f"{path}: the name {request.name} belongs to a {member.role} already.",
+                    remedy="Ask for a request under another name.",
+                )
+            same = (member.identity, member.sealing) == (request.identity, request.sealing)
+            return "renewed" if same else "changed keys"
+        if request.identity == member.identity:
+            raise InputError(f"{path}: its identity key is that of {member.name} already.")
+    return "new"
+
+
+def enroll(operator: Path, candidates: Sequence[Candidate], server: Path | None, now_ms: int) -> Roster:
+    """Sign what the operator approved: one new roster, and a kit beside each request.
+
+    Raises:
+        InputError: a file cannot be written, or the roster would be too long.
+        AlreadyRunningError: another command is changing the roster.
+    """
+    with exclusive(operator / LOCK_FILE, what="Another enrolment"):
+        home = load_operator_home(operator)
+        _check_server(home, server)
+        members = {member.name: member for member in home.roster.members}
+        certificates: dict[str, bytes] = {}
+        for candidate in candidates:
+            request = candidate.request
+            _change(home.roster, request, candidate.path)
+            subject = Subject(home.federation, Role(request.role), request.name)
+            certificate = issue(home.authority, request.public_key(), subject, now_ms)
+            certificates[request.name] = pem(certificate)
+            members[request.name] = Member(
+                name=request.name,
+                role=request.role,
+                identity=request.identity,
+                sealing=request.sealing,
+                sealing_signature=request.sealing_signature,
+                certificate=certificate_hash(certificate),
+            )
+        signed, roster = _next_roster(home, tuple(members.values()), now_ms)
+        for candidate in candidates:
+            kit = make_kit(home.key, home.anchor, home.address, certificates[candidate.request.name], signed)
+            atomic_write(candidate.kit, kit.to_json().encode())
+        _install(server, signed, now_ms)
+    return roster
+
+
+def remove_members(operator: Path, names: Sequence[str], server: Path | None, now_ms: int) -> Roster:
+    """Issue a roster without these members.
+
+    Raises:
+        InputError: a name is not in the roster, or a file cannot be written.
+    """
+    with exclusive(operator / LOCK_FILE, what="Another enrolment"):
+        home = load_operator_home(operator)
+        _check_server(home, server)
+        known = {member.name for member in home.roster.members}
+        for name in names:
+            if name not in known:
+                raise InputError(f"The roster lists no member named {name}.")
+        rest = tuple(member for member in home.roster.members if member.name not in set(names))
+        signed, roster = _next_roster(home, rest, now_ms)
+        _install(server, signed, now_ms)
+    return roster
+
+
+def renew(operator: Path, server: Path | None, now_ms: int) -> Roster:
+    """Renew what expires and needs no member: the roster, the operator's certificate, the server's with `server`.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    with exclusive(operator / LOCK_FILE, what="Another enrolment"):
+        home = load_operator_home(operator)
+        _check_server(home, server)
+        subject = Subject(home.federation, Role.OPERATOR, "operator")
+        key = load_tls_key(operator / "tls.key").public_key()
+        atomic_write(operator / "tls.pem", pem(issue(home.authority, key, subject, now_ms)))
+        if server is not None:
+            subject = Subject(home.federation, Role.COORDINATOR, "coordinator")
+            key = load_tls_key(server / "tls.key").public_key()
+            atomic_write(server / "tls.pem", pem(issue(home.authority, key, subject, now_ms, address=home.address)))
+        signed, roster = _next_roster(home, home.roster.members, now_ms)
+        _install(server, signed, now_ms)
+    return roster
+
+
+def _next_roster(home: OperatorHome, members: tuple[Member, ...], now_ms: int) -> tuple[Signed, Roster]:
+    if len(members) > MAXIMUM_MEMBERS:
+        raise InputError(f"A roster lists at most {MAXIMUM_MEMBERS} members.")
+    version, issued_ms, expires_ms = next_version(home.roster, now_ms)
+    roster = Roster(
+        federation=home.federation,
+        version=version,
+        issued_ms=issued_ms,
+        expires_ms=expires_ms,
+        operator=home.anchor.operator,
+        round_key=home.roster.round_key,
+        members=members,
+    )
+    signed = sign_roster(roster, home.key)
+    atomic_write(home.directory / ROSTER_FILE, signed.to_json().encode())
+    return signed, roster
+
+
+def _check_server(home: OperatorHome, server: Path | None) -> None:
+    """Before anything is signed: a roster that its server then refuses would leave the two apart."""
+    if server is not None and load_server_home(server).anchor != home.anchor:
+        raise InputError(f"{server} belongs to another federation than {home.directory}.")
+
+
+def _install(server: Path | None, signed: Signed, now_ms: int) -> None:
+    if server is not None:
+        install_roster(server, signed, now_ms)
