@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 REQUEST: Final = b"feddrm/1 enrolment request"
+SEALING_KEY: Final = b"feddrm/1 sealing key"
 KIT: Final = b"feddrm/1 enrolment kit"
 ROSTER: Final = b"feddrm/1 roster"
 PLAN: Final = b"feddrm/1 plan"

@@ -80,7 +80,7 @@ def test_generated_code_is_named_in_one_place(path: Path) -> None:
     if not re.match(r"feddrm/contract/codec(_\w+)?\.py", relative):
         assert not messages, f"{relative} names {messages}"
     if not re.match(
-        r"(aggregator/service\w*|silo/link\w*|feddrm/query/\w+|aggregator/operator_client|feddrm/transport)\.py",
+        r"(aggregator/service\w*|silo/(link|relay)\w*|feddrm/query/\w+|aggregator/operator\w*|feddrm/transport(/\w+)?)\.py",
         relative,
     ):
         assert not services, f"{relative} names {services}"
