@@ -39,7 +39,7 @@ class Tally:
 class Published:
     """R6 with the sum attached. `opened` names dropouts whose mask keys were opened; `sum` is SHA-256 of its bytes.
 
-    `words32` int64[n] and `words64` int64[m] are the sum lifted to signed, without the tags, which only silos can check.
+    `words32` int64[n] and `words64` int64[m] are the sum lifted to signed, without the tags, which only silos check.
     """
 
     frame: Frame
