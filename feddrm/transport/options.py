@@ -11,10 +11,6 @@ from feddrm.contract.authority import Address
 from feddrm.contract.codec_records import MAXIMUM_MESSAGE
 from feddrm.contract.errors import InputError
 
-# gRPC's C core writes its own lines to stderr for every refused handshake; what matters of them reaches the person
-# through feddrm.transport.status. It reads this when the first channel or server is made.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-
 Options = list[tuple[str, int | str]]
 
 # Twice the interval that the server allows: a client that pings more often than its server allows is cut off with
