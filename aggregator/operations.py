@@ -26,7 +26,7 @@ from aggregator.homes import (
     load_operator_home,
     load_server_home,
 )
-from feddrm.contract.authority import Address, certificate_hash, create_authority, issue, pem
+from feddrm.contract.authority import Address, certificate_hash, check_validity, create_authority, issue, pem
 from feddrm.contract.errors import InputError, MalformedError, VerificationError
 from feddrm.contract.files import (
     atomic_write,
@@ -165,25 +165,36 @@ def read_requests(home: OperatorHome, paths: Sequence[Path]) -> tuple[Candidate,
             raise InputError(f"{path} is not a request: {error.message}") from error
         except VerificationError as error:
             raise VerificationError(f"{path}: {error.message}", remedy="Ask the member for a new request.") from error
-        if any(other.request.name == request.name for other in found):
-            raise InputError(f"{path}: a request of {request.name} was given twice.")
+        for other in found:
+            if other.request.name == request.name:
+                raise InputError(f"{path}: a request of {request.name} was given twice.")
+            _refuse_shared_key(path, request, other.request)
         found.append(Candidate(path, request, request_fingerprint(signed), _change(home.roster, request, path)))
     return tuple(found)
 
 
 def _change(roster: Roster, request: Request, path: Path) -> Literal["new", "renewed", "changed keys"]:
+    change: Literal["new", "renewed", "changed keys"] = "new"
     for member in roster.members:
-        if member.name == request.name:
-            if member.role != request.role:
-                raise InputError(
-                    f"{path}: the name {request.name} belongs to a {member.role} already.",
-                    remedy="Ask for a request under another name.",
-                )
-            same = (member.identity, member.sealing) == (request.identity, request.sealing)
-            return "renewed" if same else "changed keys"
-        if request.identity == member.identity:
-            raise InputError(f"{path}: its identity key is that of {member.name} already.")
-    return "new"
+        if member.name != request.name:
+            _refuse_shared_key(path, request, member)
+            continue
+        if member.role != request.role:
+            raise InputError(
+                f"{path}: the name {request.name} belongs to a {member.role} already.",
+                remedy="Ask for a request under another name.",
+            )
+        same = (member.identity, member.sealing) == (request.identity, request.sealing)
+        change = "renewed" if same else "changed keys"
+    return change
+
+
+def _refuse_shared_key(path: Path, request: Request, other: Member | Request) -> None:
+    if request.identity == other.identity or request.sealing == other.sealing:
+        raise InputError(
+            f"{path}: {request.name} and {other.name} have a key in common.",
+            remedy="Every member makes keys of its own; ask who copied whose.",
+        )
 
 
 def enroll(operator: Path, candidates: Sequence[Candidate], server: Path | None, now_ms: int) -> Roster:
@@ -195,7 +206,7 @@ def enroll(operator: Path, candidates: Sequence[Candidate], server: Path | None,
     """
     with exclusive(operator / LOCK_FILE, what="Another enrolment"):
         home = load_operator_home(operator)
-        _check_server(home, server)
+        _check_ready(home, server, now_ms)
         members = {member.name: member for member in home.roster.members}
         certificates: dict[str, bytes] = {}
         for candidate in candidates:
@@ -228,7 +239,7 @@ def remove_members(operator: Path, names: Sequence[str], server: Path | None, no
     """
     with exclusive(operator / LOCK_FILE, what="Another enrolment"):
         home = load_operator_home(operator)
-        _check_server(home, server)
+        _check_ready(home, server, now_ms)
         known = {member.name for member in home.roster.members}
         for name in names:
             if name not in known:
@@ -247,7 +258,7 @@ def renew(operator: Path, server: Path | None, now_ms: int) -> Roster:
     """
     with exclusive(operator / LOCK_FILE, what="Another enrolment"):
         home = load_operator_home(operator)
-        _check_server(home, server)
+        _check_ready(home, server, now_ms)
         subject = Subject(home.federation, Role.OPERATOR, "operator")
         key = load_tls_key(operator / "tls.key").public_key()
         atomic_write(operator / "tls.pem", pem(issue(home.authority, key, subject, now_ms)))
@@ -278,8 +289,14 @@ def _next_roster(home: OperatorHome, members: tuple[Member, ...], now_ms: int) -
     return signed, roster
 
 
-def _check_server(home: OperatorHome, server: Path | None) -> None:
-    """Before anything is signed: a roster that its server then refuses would leave the two apart."""
+def _check_ready(home: OperatorHome, server: Path | None, now_ms: int) -> None:
+    """Before anything is signed: it must take effect, or a server that refuses it would lag behind."""
+    check_validity(
+        home.authority.certificate,
+        now_ms,
+        what="The federation's root certificate",
+        remedy="Found a new federation; this one's members cannot be renewed any more.",
+    )
     if server is not None and load_server_home(server).anchor != home.anchor:
         raise InputError(f"{server} belongs to another federation than {home.directory}.")
 

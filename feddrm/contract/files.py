@@ -121,8 +121,7 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     try:
         temporary = _write_neighbour(path, data, mode)
         try:
-            # A hard link, unlike a rename, fails when the name is taken: no window between a check and the write.
-            os.link(temporary, path)
+            _claim(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
         sync_directory(path.parent)
@@ -133,6 +132,19 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         ) from error
     except OSError as error:
         raise file_error(error, path) from error
+
+
+def _claim(temporary: Path, path: Path) -> None:
+    """Give `temporary` the name `path` unless it is taken, without a window between check and write."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK):
+            raise
+        # A file system without hard links: reserve the name, then replace the empty file. A crash in between
+        # leaves an empty one, which no reader takes for a key.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        temporary.replace(path)
 
 
 def private_write(path: Path, data: bytes) -> None:
@@ -186,7 +198,7 @@ def _refuse_exposed(path: Path, status: os.stat_result) -> None:
         raise NotAuthorisedError(
             f"{path} holds a private key and can be read or changed by other users.", remedy=f"Run: chmod 600 {path}"
         )
-    if status.st_uid not in (0, os.geteuid()):
+    if os.geteuid() and status.st_uid not in (0, os.geteuid()):
         raise NotAuthorisedError(f"{path} holds a private key and belongs to another user.")
 
 
@@ -252,8 +264,10 @@ def exclusive(path: Path, *, what: str) -> Iterator[None]:
 
     Raises:
         AlreadyRunningError: another process holds it.
-        InputError: it cannot be created.
+        InputError: its directory does not exist, or it cannot be created.
     """
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not a directory.")
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:

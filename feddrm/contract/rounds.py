@@ -111,6 +111,8 @@ def _lost(outcome: RoundOutcome, roster: Roster) -> Lost:
 def _acknowledged(outcome: RoundOutcome, plan: Plan, roster: Roster) -> Ack:
     if not outcome.acks:
         raise VerificationError(f"The outcome of round {outcome.round} carries neither acks nor a lost-round record.")
+    if len(outcome.acks) > len(plan.silos):
+        raise VerificationError(f"Round {outcome.round} carries more acks than the plan has silos.")
     body = outcome.acks[0].body
     if any(ack.body != body for ack in outcome.acks):
         raise VerificationError(f"The acks of round {outcome.round} differ.")
