@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from secagg import keys
 from secagg.client import join
-from secagg.errors import MisuseError, ProtocolViolation
+from secagg.errors import MisuseError, ProtocolViolation, Rejected
 from secagg.server import open_session
 from secagg.session import Announcement
-from secagg.wire import Frame, Step
+from secagg.wire import Frame, Step, decode_frames
 
 STEPS = (Step.KEYS, Step.SHARES, Step.MASKED, Step.CONSISTENCY, Step.UNMASK)
 
@@ -134,6 +134,8 @@ class Session:
 
     def respond(self, step: Step, name: str, request: tuple[Frame, ...] | None = None) -> Frame:
         """Let one honest silo answer a request (by default the coordinator's) with its frame of `step`."""
+        if name in self.sent[step]:
+            return self.sent[step][name]
         frames = self.server.outgoing[name] if request is None else request
         state = self.clients.get(name)
         self.states[step][name] = state
@@ -199,3 +201,20 @@ def swap(frames: tuple[Frame, ...], new: Frame) -> tuple[Frame, ...]:
 
 def of(frames: tuple[Frame, ...], name: str) -> Frame:
     return next(frame for frame in frames if frame.sender == name)
+
+
+def rejected(session: Session, frame: Frame, match: str, *, evidence: tuple[Frame, ...] = ()) -> None:
+    missing = session.server.missing
+    with pytest.raises(Rejected, match=match) as caught:
+        session.server.receive(frame)
+    assert caught.value.peer == frame.sender
+    assert decode_frames(caught.value.evidence) == tuple(item.without_attachment() for item in evidence)
+    assert session.server.missing == missing
+
+
+def at(federation: Federation, step: Step, **lost: Any) -> Session:
+    """A session in which `step` is being collected and every honest silo is about to send it."""
+    session = federation.start()
+    if step != Step.KEYS:
+        session.run(STEPS[STEPS.index(step) - 1], **lost)
+    return session
