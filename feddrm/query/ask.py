@@ -1,0 +1,126 @@
+"""Ask the silo that a patient was routed to, without showing the patient to the coordinator (design section 8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from feddrm.contract.errors import FeddrmError, MalformedError, UnreachableError
+from feddrm.contract.home import MemberHome
+from feddrm.contract.seal import AskContext, open_answer, seal_request
+from feddrm.query.coordinator import Coordinator
+from feddrm.query.model import QuerierModel
+from feddrm.query.route import Routed, batches, route_rows
+from feddrm.transport.client import BusyError
+
+_ROUTES_OF_ONE_ROW: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a hospital's own model says of one record. `row` counts from 0; `probability` is that of `label`."""
+
+    row: int
+    silo: str
+    label: str = field(repr=False)
+    probability: float = field(repr=False)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The answers that came, in row order, and the error that ended the run early, if one did."""
+
+    answers: list[Answered]
+    failure: FeddrmError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Routes and asks all rows of a table.
+
+    Attributes:
+        features, phi: float32[n, d] and its embeddings float32[n, w].
+        now_ms: the clock.
+        in_flight: asks at once.
+        done: called after every answer.
+    """
+
+    coordinator: Coordinator
+    model: QuerierModel
+    home: MemberHome
+    features: npt.NDArray[np.float32] = field(repr=False)
+    phi: npt.NDArray[np.float32] = field(repr=False)
+    now_ms: Callable[[], int]
+    in_flight: int = 32
+    done: Callable[[], None] = lambda: None
+
+    async def run(self) -> Outcome:
+        """Ask everything. An error ends the run, but what was answered before is kept: it has cost budget."""
+        answers: dict[int, Answered] = {}
+        slots = asyncio.Semaphore(self.in_flight)
+
+        async def one(routed: Routed) -> None:
+            async with slots:
+                answers[routed.row] = await self._ask_row(routed)
+                self.done()
+
+        failure: FeddrmError | None = None
+        try:
+            for rows in batches(self.phi):
+                routes = await self._route(rows)
+                tasks = [asyncio.create_task(one(routed)) for routed in routes]
+                try:
+                    await asyncio.gather(*tasks)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+        except FeddrmError as error:
+            failure = error
+        return Outcome([answers[row] for row in sorted(answers)], failure)
+
+    async def _route(self, rows: npt.NDArray[np.int64]) -> tuple[Routed, ...]:
+        return await route_rows(self.coordinator, self.model, self.home, self.phi, rows, self.now_ms())
+
+    async def _ask_row(self, routed: Routed) -> Answered:
+        """Ask about one row; a silo that went away after the route is given up for the next choice."""
+        for _ in range(_ROUTES_OF_ONE_ROW - 1):
+            try:
+                return await self._ask(routed)
+            except BusyError:
+                raise
+            except UnreachableError:
+                (routed,) = await self._route(np.array([routed.row]))
+        return await self._ask(routed)
+
+    async def _ask(self, routed: Routed) -> Answered:
+        silo = routed.silo
+        context = AskContext(
+            federation=self.home.federation,
+            querier=self.home.name,
+            silo=silo.name,
+            roster_version=routed.roster_version,
+            release=self.model.release.hash,
+            ticket=routed.ticket_hash,
+        )
+        sealed, pending = seal_request(
+            self.features[routed.row : routed.row + 1],
+            context=context,
+            sealing_key=silo.sealing,
+            signer=self.home.keys.identity,
+            now_ms=self.now_ms(),
+        )
+        answer = await self.coordinator.ask(silo.name, routed.ticket, sealed)
+        (probabilities,) = open_answer(pending, answer, silo_key=silo.identity)
+        classes = self.model.plan.schema_.target.classes
+        if len(probabilities) != len(classes):
+            raise MalformedError(
+                f"{silo.name} answered with {len(probabilities)} classes; the plan has {len(classes)}."
+            )
+        best = int(probabilities.argmax())
+        return Answered(routed.row, silo.name, classes[best], round(float(probabilities[best]), 6))

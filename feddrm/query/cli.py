@@ -1,0 +1,145 @@
+"""feddrm-query: which hospital, and what does it say, without showing the patient to the coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from feddrm.cli import Format, FormatOption, emit, make_app, now_ms, printable, progress, require_extra, run, table
+from feddrm.query import enrolment
+
+if TYPE_CHECKING:
+    from feddrm.contract.errors import FeddrmError
+    from feddrm.query.ask import Outcome
+
+app = make_app("feddrm-query", "Ask a federation which hospital resembles a patient, and what its model says.")
+enrolment.register(app)
+
+TableArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Patients: CSV with a header, also gzip.")]
+DirectoryOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="This querier's directory.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Write the rows here (readable by you only).")
+]
+PatienceOption = Annotated[
+    float, typer.Option("--patience", min=0, help="Seconds to ask again while the other side is busy.")
+]
+InFlightOption = Annotated[int, typer.Option("--in-flight", min=1, max=256, help="Asks at once.")]
+
+
+@app.command("route")
+def route_command(
+    file: TableArgument,
+    directory: DirectoryOption,
+    form: FormatOption = Format.TEXT,
+    out: OutOption = None,
+    patience: PatienceOption = 300.0,
+) -> None:
+    """Name the hospital whose patients each row of FILE resembles most."""
+    require_extra("feddrm-query route", "query", ["torch"])
+    rows = asyncio.run(_route(file, directory, patience))
+    _publish(form, out, ("row", "silo"), rows)
+
+
+@app.command("ask")
+def ask_command(
+    file: TableArgument,
+    directory: DirectoryOption,
+    form: FormatOption = Format.TEXT,
+    out: OutOption = None,
+    patience: PatienceOption = 300.0,
+    in_flight: InFlightOption = 32,
+) -> None:
+    """Ask, sealed, what the model of the hospital that each row of FILE is routed to says."""
+    require_extra("feddrm-query ask", "query", ["torch"])
+    outcome, total = asyncio.run(_ask(file, directory, patience, in_flight))
+    rows = [(answer.row + 1, answer.silo, answer.label, answer.probability) for answer in outcome.answers]
+    headers = ("row", "silo", "label", "probability")
+    if outcome.failure is None:
+        _publish(form, out, headers, rows)
+        return
+    if not rows:
+        raise outcome.failure
+    _publish(form, out, headers, rows, incomplete=outcome.failure)
+    print(printable(f"{outcome.failure} ({len(rows)} of {total} rows were answered.)"), file=sys.stderr)
+    raise typer.Exit(outcome.failure.exit_code)
+
+
+async def _route(file: Path, directory: Path, patience: float) -> list[tuple[int, str]]:
+    from feddrm.features import read_table
+    from feddrm.query.coordinator import Patience
+    from feddrm.query.route import batches, route_rows
+    from feddrm.query.session import session
+
+    records = read_table(file)
+    async with session(directory, Patience(patience)) as (coordinator, home, model):
+        phi = model.embed(model.features(records))
+        rows: list[tuple[int, str]] = []
+        with progress("Routing", len(phi)) as shown:
+            for batch in batches(phi):
+                routed = await route_rows(coordinator, model, home, phi, batch, now_ms())
+                rows += [(one.row + 1, one.silo.name) for one in routed]
+                shown.advance(len(routed))
+    return rows
+
+
+async def _ask(file: Path, directory: Path, patience: float, in_flight: int) -> tuple[Outcome, int]:
+    from feddrm.features import read_table
+    from feddrm.query.ask import Asker
+    from feddrm.query.coordinator import Patience
+    from feddrm.query.session import session
+
+    records = read_table(file)
+    async with session(directory, Patience(patience)) as (coordinator, home, model):
+        features = model.features(records)
+        phi = model.embed(features)
+        with progress("Asking", len(phi)) as shown:
+            asker = Asker(coordinator, model, home, features, phi, now_ms, in_flight, shown.advance)
+            return await asker.run(), len(phi)
+
+
+def _publish(
+    form: Format,
+    out: Path | None,
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    incomplete: FeddrmError | None = None,
+) -> None:
+    document: dict[str, object] = {"rows": [dict(zip(headers, row, strict=True)) for row in rows]}
+    if incomplete is not None:
+        document["incomplete"] = str(incomplete)
+    if out is None:
+        emit(form, document, table(headers, rows))
+        return
+    from feddrm.contract.files import atomic_write
+
+    text = json.dumps(document) if form is Format.JSON else _csv(headers, rows)
+    # Labels are about patients, so nobody else on this machine may read them.
+    atomic_write(out, text.encode(), mode=0o600)
+    summary: Mapping[str, object] = {"out": str(out), "rows_written": len(rows)}
+    emit(form, summary, f"Wrote {len(rows)} rows to {out}.")
+
+
+def _csv(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream)
+    writer.writerow(headers)
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def main() -> None:
+    """The command line."""
+    run(app)
+
+
+if __name__ == "__main__":
+    main()
