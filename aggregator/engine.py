@@ -11,16 +11,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Self
 
+import numpy as np
+import safetensors.numpy
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from aggregator import checkpoint, eventlog
-from aggregator.blobs import MODELS
+from aggregator.blobs import MODELS, TRUNKS
 from aggregator.coordinator import Coordinator
 from aggregator.events import (
     Effect,
     Event,
     FromSilo,
     Journal,
+    PublishRelease,
     Restarted,
     RosterChanged,
     Send,
@@ -29,10 +32,13 @@ from aggregator.events import (
     Ticked,
 )
 from aggregator.job import Room
+from aggregator.release import bundle_of
+from aggregator.router import Serving
 from aggregator.status import status_of
 from aggregator.store import Store
 from feddrm.contract.errors import InputError
 from feddrm.contract.messages import SiloFrame, Status
+from feddrm.contract.release import write_bundle
 from feddrm.contract.signed import Signed
 from secagg.bodies import Masked
 from secagg.errors import WireError
@@ -54,6 +60,7 @@ class Engine:
         self._milestone = coordinator.milestone()
         self._events = 0
         self._sequence = 0
+        self.serving: Serving | None = None
 
     @classmethod
     def open(
@@ -94,8 +101,12 @@ class Engine:
             engine._carry_out(logged.seq, logged.stamp, engine.coordinator.handle(event, logged.stamp))
         engine._milestone = None
         engine.submit(Restarted())
-        with contextlib.suppress(InputError):
-            engine.submit(RosterChanged(roster))
+        if roster.body != engine.coordinator.signed_roster.body:
+            # An older one in the directory loses: the state holds what was published since.
+            with contextlib.suppress(InputError):
+                engine.submit(RosterChanged(roster))
+        if engine.serving is None and engine.coordinator.releases.current:
+            engine._serve(engine.coordinator.releases.current)
         return engine
 
     def submit(self, event: Event) -> tuple[Send, ...]:
@@ -152,9 +163,20 @@ class Engine:
                     self.store.blobs.put(kind, data)
                 case Journal(text):
                     self.store.note(sequence, line, stamp.now_ms, text)
+                case PublishRelease(release):
+                    self._serve(release)
                 case Send():
                     sends.append(effect)
         return tuple(sends)
+
+    def _serve(self, release: str) -> None:
+        """Write a release's files and put it into service; the same again changes nothing."""
+        candidate = self.coordinator.releases.candidates[release]
+        model = np.frombuffer(self.store.blobs.get(MODELS, candidate.model), dtype="<i8").astype(np.int64)
+        bundle = bundle_of(candidate, model)
+        write_bundle(self.store.directory / "releases" / release, bundle)
+        self.store.blobs.put(TRUNKS, bundle.trunk)
+        self.serving = Serving.from_bundle(bundle, safetensors.numpy.load(bundle.head), self.coordinator.roster)
 
     def _checkpoint(self) -> None:
         milestone = self.coordinator.milestone()

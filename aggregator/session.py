@@ -179,7 +179,7 @@ class Session:
 
     def request_abort(self, reason: str) -> dict[str, CoordinatorEvent]:
         """What asks every member of U1 for its signed abort."""
-        return {name: AbortRequest(self.state.session, reason) for name in self.members}
+        return {name: AbortRequest(self.start, reason) for name in self.members}
 
     @property
     def members(self) -> tuple[str, ...]:

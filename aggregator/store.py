@@ -30,6 +30,8 @@ CREATE TABLE IF NOT EXISTS checkpoint (
   id INTEGER PRIMARY KEY CHECK (id = 0), seq INTEGER NOT NULL, state BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS journal (
   seq INTEGER NOT NULL, line INTEGER NOT NULL, now_ms INTEGER NOT NULL, text TEXT NOT NULL, PRIMARY KEY (seq, line));
+CREATE TABLE IF NOT EXISTS queries (
+  querier TEXT NOT NULL, day INTEGER NOT NULL, used INTEGER NOT NULL, PRIMARY KEY (querier, day));
 """
 
 
@@ -47,6 +49,7 @@ class Store:
     """One open server directory. Only one process, and in it only one thread at a time, uses it."""
 
     def __init__(self, directory: Path, lock: IO[bytes], database: sqlite3.Connection) -> None:
+        self.directory: Final = directory
         self._lock = lock
         self._database = database
         self.blobs = Blobs(directory / "blobs")
@@ -113,6 +116,15 @@ class Store:
         """The newest checkpoint's sequence number and state."""
         row = self._database.execute("SELECT seq, state FROM checkpoint").fetchone()
         return None if row is None else (int(row[0]), bytes(row[1]))
+
+    def charge_queries(self, querier: str, day: int, count: int, limit: int) -> bool:
+        """Count `count` routes of a querier on a day, durably, if at most `limit` are used then; else nothing."""
+        cursor = self._database.execute(
+            "INSERT INTO queries (querier, day, used) SELECT ?, ?, ? WHERE ? <= ? "
+            "ON CONFLICT (querier, day) DO UPDATE SET used = used + excluded.used WHERE used + excluded.used <= ?",
+            (querier, day, count, count, limit, limit),
+        )
+        return cursor.rowcount == 1
 
     def note(self, seq: int, line: int, now_ms: int, text: str) -> None:
         """Write a line of the journal. The same line of the same event is written once, also when it is replayed."""

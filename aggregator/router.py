@@ -1,0 +1,66 @@
+"""The release in service: what queriers get of it, and the head that routes (design section 7, Answers; section 8).
+
+The head stays here. Nothing that leaves this file holds a score, a margin or a ranking, nor does any log line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aggregator.blobs import hash_of
+from feddrm.contract.errors import MalformedError
+from feddrm.contract.messages import QuerierRelease
+from feddrm.contract.release import Bundle, release_hash, release_id
+from feddrm.contract.roster import Roster
+from feddrm.contract.signed_plan import verify_plan
+from feddrm.method.layout import layout_of
+from feddrm.method.routing import Router
+from feddrm.method.update import Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """One published release."""
+
+    id: str
+    release: bytes
+    querier: QuerierRelease
+    threshold: int
+    router: Router = field(repr=False)
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, head: Tensors, roster: Roster) -> Serving:
+        """Build the router from the files of a release.
+
+        Args:
+            head: the head's tensors, float32.
+            roster: names the operator whose plan it is.
+
+        Raises:
+            VerificationError: the plan is not the operator's.
+            MalformedError: the head is not of the plan's layout.
+        """
+        plan = verify_plan(bundle.plan, federation=roster.federation, operator=roster.operator).plan
+        return cls(
+            id=release_id(bundle.statement),
+            release=release_hash(bundle.statement),
+            querier=QuerierRelease(bundle.plan, bundle.statement, hash_of(bundle.trunk)),
+            threshold=plan.secure_aggregation.threshold,
+            router=Router.from_tensors(layout_of(plan), head, plan.silos),
+        )
+
+    def route(self, embeddings: Sequence[bytes], eligible: Collection[str]) -> tuple[str, ...]:
+        """The best-matching eligible silo for each embedding (little-endian float32).
+
+        Raises:
+            MalformedError: an embedding is not of this release's width, or not finite.
+            UnreachableError: no silo is eligible.
+        """
+        width = 4 * self.router.width
+        if any(len(embedding) != width for embedding in embeddings):
+            raise MalformedError("An embedding does not have the width of this release.")
+        phi = np.frombuffer(b"".join(embeddings), dtype="<f4").astype(np.float32)
+        return self.router.route(phi.reshape(len(embeddings), self.router.width), eligible)
