@@ -16,7 +16,9 @@ from feddrm.contract.schema import Schema
 MAXIMUM_SILOS = 100
 _RING_LIMIT = 1 << 30
 
-Probability = Annotated[float, Field(gt=0, le=1)]
+# The range that privacy.events accounts for.
+MAXIMUM_STEPS = 1_000_000
+SamplingRate = Annotated[float, Field(ge=1e-6, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 
 
@@ -36,7 +38,7 @@ class Training(Document):
 
     rounds: Annotated[int, Field(ge=0, le=10_000)]
     local_steps: Annotated[int, Field(ge=1, le=10_000)]
-    sampling_rate: Probability
+    sampling_rate: SamplingRate
     clip_norm: Positive
     noise_multiplier: Annotated[float, Field(ge=0.3, le=1000)]
     target_weight: Annotated[float, Field(ge=0, le=1)]
@@ -87,6 +89,8 @@ class Plan(Document):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
+        if self.training.rounds * self.training.local_steps > MAXIMUM_STEPS:
+            raise ValueError(f"training: rounds * local_steps must stay below {MAXIMUM_STEPS}")
         count = len(self.silos)
         sums = self.secure_aggregation
         if len(set(self.silos)) != count:
