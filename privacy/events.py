@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from privacy.errors import MalformedError
 
-MAXIMUM_STEPS: Final = 10**8
+MAXIMUM_STEPS: Final = 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class PoissonSubsampledGaussian:
     Args:
         noise_multiplier: standard deviation of the noise divided by the clip norm, in [0.3, 1000].
         sampling_rate: probability with which a patient enters a step, in [1e-6, 1].
-        steps: number of releases, 1 to 10**8.
+        steps: number of releases, 1 to 10**6.
 
     Raises:
         ValueError: a parameter out of its range.

@@ -1,0 +1,55 @@
+"""Canonical JSON (RFC 8785): one value, one byte string, so that what was hashed is what is read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NoReturn
+
+import rfc8785
+
+from privacy.errors import MalformedError
+
+MAXIMUM_BYTES: Final = 8 << 20
+_SAFE_INTEGER: Final = 2**53 - 1
+
+
+def canonical_json(value: Any) -> bytes:
+    """Serialise dicts with string keys, lists, tuples, strings, booleans, None, integers and reals.
+
+    Raises:
+        MalformedError: another type, an integer beyond 2**53, a real that is not finite, or text that is not Unicode.
+    """
+    try:
+        return rfc8785.dumps(value)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(f"not representable as canonical JSON: {error}") from error
+
+
+def parse_canonical(data: bytes) -> Any:
+    """Parse bytes that are exactly the canonical form of one value. Reals without a fraction come back as integers.
+
+    Raises:
+        MalformedError: too long, not UTF-8, not JSON, a repeated key, or any other spelling of the value.
+    """
+    if len(data) > MAXIMUM_BYTES:
+        raise MalformedError(f"{len(data)} bytes of JSON exceed the limit of {MAXIMUM_BYTES}")
+    try:
+        value = json.loads(data.decode("utf-8"), parse_int=_number, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError("not JSON") from error
+    # A repeated key, white space, another order or another spelling of a number or a letter all show here.
+    if canonical_json(value) != data:
+        raise MalformedError("JSON, but not in its canonical form")
+    return value
+
+
+def _number(text: str) -> int | float:
+    # Reals from 2**53 to 1e21 have no fraction when written, and integers that large are outside the format.
+    if len(text) > 22:
+        raise ValueError("a number has too many digits")
+    value = int(text)
+    return value if abs(value) <= _SAFE_INTEGER else float(value)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
