@@ -72,10 +72,13 @@ class Hub:
         """Begin to watch deadlines."""
         self._spawn(self._watch())
 
-    async def stop(self) -> None:
-        """End all streams and finish what the worker is doing. The engine's state is on disk already."""
+    def close_streams(self) -> None:
+        """End all control streams; silos connect again when a coordinator is there."""
         for stream in list(self._streams.values()):
             stream.close()
+
+    async def stop(self) -> None:
+        """Finish what the worker is doing. The engine's state is on disk already."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -51,7 +51,7 @@ class Office:
         roster: Roster,
         signed_roster: Signed,
         round_key: Any,
-        install: Callable[[Signed], None],
+        install: Callable[[Signed], object],
         daily_queries: int,
         queries_per_second: float,
     ) -> None:

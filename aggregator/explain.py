@@ -1,0 +1,110 @@
+"""What a plan's numbers mean, for the person who is about to sign it (design section 5)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from feddrm.contract.announce import smallest_cohort, value_bound
+from feddrm.contract.errors import NotAuthorisedError
+from feddrm.contract.plan import Plan
+from feddrm.contract.roster import Roster
+from feddrm.method.layout import layout_of
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """A plan in figures and sentences. `problems` stop it from running; `warnings` are for a person to weigh."""
+
+    figures: dict[str, Any]
+    lines: tuple[str, ...]
+    warnings: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """For --format json."""
+        return {**self.figures, "warnings": list(self.warnings), "problems": list(self.problems)}
+
+    def text(self) -> str:
+        """For people."""
+        return "\n".join(
+            (*self.lines, *(f"Warning: {w}" for w in self.warnings), *(f"Problem: {p}" for p in self.problems))
+        )
+
+
+def explain(plan: Plan, roster: Roster | None) -> Meaning:
+    """Say what a plan means.
+
+    Args:
+        roster: checked against it when given.
+    """
+    from feddrm.contract.charge import charge
+
+    cost = charge(plan)
+    count, sums, training = len(plan.silos), plan.secure_aggregation, plan.training
+    quorum = smallest_cohort(plan)
+    absent = count - quorum
+    size = layout_of(plan).shared_size
+    used = count * (value_bound(plan) + 1)
+    certificate = count - sums.threshold + sums.colluders + 1
+    figures: dict[str, Any] = {
+        "name": plan.name,
+        "silos": list(plan.silos),
+        "rounds": training.rounds,
+        "epsilon": cost.epsilon,
+        "epsilon_without_secure_aggregation": cost.epsilon_alone,
+        "delta": cost.delta,
+        "threshold": sums.threshold,
+        "smallest_cohort": quorum,
+        "absent_allowed": absent,
+        "colluders": sums.colluders,
+        "abort_certificate": certificate,
+        "ring_bits": math.log2(used),
+        "ring_bits_allowed": 30,
+        "shared_parameters": size,
+        "upload_bytes_per_round": 4 * size + 16,
+    }
+    lines = (
+        f"{plan.name}: {count} silos, {training.rounds} rounds of {training.local_steps} steps.",
+        f"A completed job costs each patient epsilon {cost.epsilon:.3f} at delta {cost.delta:g}, at every silo alike.",
+        f"If secure aggregation were broken, a silo's own updates would still cost no more than epsilon "
+        f"{cost.epsilon_alone:.3f}.",
+        f"A round needs {quorum} of {count} silos: {_absent(absent)}.",
+        f"A sum stays secret from the coordinator together with {sums.colluders} dishonest "
+        f"{'silo' if sums.colluders == 1 else 'silos'}; "
+        f"a broken round is repeated when {certificate} silos sign that they opened nothing.",
+        f"Sums fit the ring: {count} silos use {math.log2(used):.1f} of 30 bits; "
+        f"entries are rounded to multiples of 2^-{sums.fraction_bits}.",
+        f"The shared model has {size} parameters; a silo sends {4 * size + 16} bytes a round.",
+    )
+    return Meaning(figures, lines, _warnings(plan, absent), () if roster is None else _problems(plan, roster))
+
+
+def _absent(count: int) -> str:
+    if count == 0:
+        return "none may be absent, so one absent hospital stops the job until it is back"
+    return f"{count} may be absent"
+
+
+def _warnings(plan: Plan, absent: int) -> tuple[str, ...]:
+    found = []
+    if absent == 0:
+        found.append(f"with threshold {plan.secure_aggregation.threshold} one absent hospital stops the whole job.")
+    if plan.training.rounds == 0:
+        found.append("no rounds: the release is the initial model, which has seen no patient.")
+    return tuple(found)
+
+
+def _problems(plan: Plan, roster: Roster) -> tuple[str, ...]:
+    found = []
+    if plan.federation != roster.federation:
+        found.append(f"federation is {plan.federation}, but the roster is of {roster.federation}.")
+    if plan.roster_version != roster.version:
+        found.append(f"roster_version is {plan.roster_version}, but the roster's version is {roster.version}.")
+    for name in plan.silos:
+        try:
+            roster.find(name, "silo")
+        except NotAuthorisedError as error:
+            found.append(f"silos: {error.message}")
+    return tuple(found)

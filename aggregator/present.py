@@ -1,0 +1,66 @@
+"""The status as JSON and as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feddrm.cli import table
+from feddrm.contract.messages import Status
+
+
+def status_document(status: Status) -> dict[str, Any]:
+    """Plain data; hashes in hexadecimal."""
+    return {
+        "federation": status.federation,
+        "roster_version": status.roster_version,
+        "plan": status.plan.hex(),
+        "job": status.job,
+        "state": status.state,
+        "round": status.round,
+        "rounds": status.rounds,
+        "attempt": status.attempt,
+        "step": status.step,
+        "waiting_for": list(status.waiting_for),
+        "detail": status.detail,
+        "release": status.release,
+        "silos": [
+            {
+                "name": silo.name,
+                "connected": silo.connected,
+                "state": silo.state,
+                "rounds_joined": silo.rounds_joined,
+                "capacity": silo.capacity,
+            }
+            for silo in status.silos
+        ],
+        "history": [
+            {
+                "round": entry.round,
+                "attempt": entry.attempt,
+                "outcome": entry.outcome,
+                "cohort": list(entry.cohort),
+                "survivors": list(entry.survivors),
+                "mask_keys_opened": list(entry.mask_keys_opened),
+                "sum": entry.sum.hex(),
+            }
+            for entry in status.history
+        ],
+    }
+
+
+def status_text(document: dict[str, Any]) -> str:
+    """For people."""
+    job = document["job"] or "no job"
+    head = f"{document['federation']}: {job}, {document['state']}"
+    if document["rounds"]:
+        head += f", round {document['round']} of {document['rounds']}"
+    if document["attempt"] > 1:
+        head += f", attempt {document['attempt']}"
+    rows = [
+        (s["name"], "yes" if s["connected"] else "no", s["state"], s["rounds_joined"], s["capacity"])
+        for s in document["silos"]
+    ]
+    lines = [head, *([document["detail"]] if document["detail"] else [])]
+    if rows:
+        lines.append(table(("silo", "connected", "state", "rounds", "capacity"), rows))
+    return "\n".join(lines)
