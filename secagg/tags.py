@@ -26,8 +26,8 @@ def group_secret(session: bytes, transcript: bytes, secrets: Sequence[bytes]) ->
     return derive(framed(*secrets), labels.TAG_SECRET, session, transcript)
 
 
-def products(group: bytes, session: bytes, segments: Iterable[NDArray[np.int64]]) -> tuple[int, ...]:
-    """<r, q> modulo 2^64 for each tag, q the concatenation of the int64 segments."""
+def products(group: bytes, session: bytes, segments: Iterable[NDArray[Any]]) -> tuple[int, ...]:
+    """<r, q> modulo 2^64 for each tag, q the concatenation of the segments (signed integers)."""
     pieces = tuple(segments)
     totals = []
     buffer = bytearray(CHUNK_BYTES)
@@ -38,7 +38,7 @@ def products(group: bytes, session: bytes, segments: Iterable[NDArray[np.int64]]
         total = 0
         for piece in pieces:
             for start in range(0, len(piece), _WORDS):
-                part = piece[start : start + _WORDS].view(np.uint64)
+                part = piece[start : start + _WORDS].astype(np.int64, copy=False).view(np.uint64)
                 stream.into(view, part.nbytes)
                 total += int(np.dot(weights[: len(part)], part))
         totals.append(total % (1 << 64))

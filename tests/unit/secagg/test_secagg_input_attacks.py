@@ -1,4 +1,4 @@
-"""Malicious silos from R3 on, against the unmodified coordinator and unmodified peers: refused, blamed by name, evidence kept."""
+"""Malicious silos from R3 on, against unmodified coordinator and peers: refused, blamed by name, evidence kept."""
 
 from __future__ import annotations
 

@@ -1,0 +1,352 @@
+"""Keys, Shamir, streams, tags and the quantiser, each against an independent statement of what it should do."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib
+import math
+import os
+from itertools import combinations
+from typing import Any
+
+import cryptography_vectors
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from secagg_harness import Federation, stream
+
+from secagg import labels, masks, tags
+from secagg.bodies import Keys
+from secagg.errors import MisuseError, WireError
+from secagg.keys import KeyPair, check_public, derive, framed
+from secagg.masks import CHUNK_BYTES, Keystream
+from secagg.pairing import Streams
+from secagg.quantise import quantise, value_bound
+from secagg.shamir import PRIME, combine, lagrange_at_zero, parse, split
+from secagg.wire import Step
+
+SID = b"S" * 32
+
+
+def all_labels(module: Any) -> list[bytes]:
+    values = [value for name, value in vars(module).items() if name.isupper()]
+    return [label for value in values for label in (value.values() if isinstance(value, dict) else [value])]
+
+
+def test_no_two_labels_of_any_package_collide() -> None:
+    every = [
+        label
+        for name in ("secagg.labels", "feddrm.contract.labels", "privacy.labels")
+        for label in all_labels(importlib.import_module(name))
+    ]
+    assert len(set(every)) == len(every) > 20
+    assert set(labels.SIGN) == set(Step)
+
+
+# Keys
+
+
+def test_rfc_7748_vectors() -> None:
+    path = os.path.join("asymmetric", "X25519", "rfc7748.txt")  # noqa: PTH118  the package opens by joined name
+    found: dict[str, bytes] = {}
+    agreed = 0
+    with cryptography_vectors.open_vector_file(path, "r") as lines:
+        for line in lines:
+            name, _, value = line.strip().partition(" = ")
+            if value and name != "COUNT":
+                found[name.lower()] = bytes.fromhex(value)
+            if len(found) == 3:
+                assert KeyPair.from_private(found["input_scalar"]).agree(found["input_u"]) == found["output_u"]
+                found = {}
+                agreed += 1
+    assert agreed == 3
+
+
+def test_hkdf_against_rfc_5869_written_out() -> None:
+    info = framed(b"label", SID, b"x")
+    extracted = hmac.new(SID, b"secret", hashlib.sha256).digest()
+    assert derive(b"secret", b"label", SID, b"x") == hmac.new(extracted, info + b"\1", hashlib.sha256).digest()
+
+
+def test_framing_is_injective() -> None:
+    assert len({framed(), framed(b""), framed(b"", b""), framed(b"ab"), framed(b"a", b"b"), framed(b"", b"ab")}) == 6
+
+
+def test_every_stream_of_a_session_has_its_own_key() -> None:
+    """Peers' failure: the same self-mask stream in two segments gives the difference of their contents."""
+    streams = Streams()
+    names = [f"s{index}" for index in range(6)]
+    for name in names:
+        streams.self_mask(SID, name, b"same secret", add=True)
+        streams.self_mask(b"T" * 32, name, b"same secret", add=True)
+    for lower, higher in combinations(names, 2):
+        streams.pair_mask(SID, lower, higher, b"same secret", add=True)
+        streams.pair_mask(SID, higher, lower, b"same secret", add=False)
+        streams.pair_mask(b"T" * 32, lower, higher, b"same secret", add=True)
+    keys = [key for side in (streams.add, streams.subtract) for segment in side.values() for key in segment]
+    assert len(keys) == 2 * (12 + 45)
+    assert len(set(keys)) == len(keys)
+
+
+def test_pair_seeds_have_full_entropy() -> None:
+    """Peers' failure: pair seeds of 28 bits. Each key is 32 bytes from an exchange of 32-byte secrets."""
+    session = Federation().start().run(Step.SHARES)
+    secrets = set()
+    for name in session.federation.names:
+        ready = session.clients[name].receive(session.server.outgoing[name])
+        secrets |= set(ready._data.mask_secrets.values())
+        assert len(ready._data.seed) == 32
+    assert len(secrets) == 10
+    assert all(len(secret) == 32 for secret in secrets)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_keys_of_the_wrong_length_are_refused(size: int) -> None:
+    with pytest.raises(WireError):
+        check_public(bytes([9] * size))
+    with pytest.raises(WireError):
+        KeyPair.from_private(b"k" * 32).agree(bytes([9] * size))
+
+
+# Shamir
+
+secrets32 = st.one_of(st.binary(min_size=32, max_size=32), st.sampled_from([bytes(32), b"\xff" * 32]))
+
+
+@given(secrets32, st.integers(2, 12), st.integers(0, 8), st.randoms(use_true_random=False))
+def test_any_t_shares_give_the_secret(secret: bytes, threshold: int, extra: int, random: Any) -> None:
+    shares = split(secret, threshold, threshold + extra, stream("shamir", secret, threshold))
+    chosen = random.sample(range(len(shares)), threshold)
+    weights = lagrange_at_zero([index + 1 for index in chosen])
+    assert combine(weights, [shares[index] for index in chosen]) == secret
+
+
+@given(secrets32, secrets32, st.integers(2, 6))
+def test_t_minus_1_shares_fit_every_secret(secret: bytes, other: bytes, threshold: int) -> None:
+    """Perfect secrecy, shown: for any other secret there is a polynomial through the same t - 1 shares."""
+    shares = split(secret, threshold, threshold, stream("secrecy", secret))[:-1]
+    points = list(range(1, threshold))
+    weights = lagrange_at_zero([*points, threshold])
+    known = sum(w * parse(s) for w, s in zip(weights, shares, strict=False)) % PRIME
+    missing = (int.from_bytes(other) - known) * pow(weights[-1], -1, PRIME) % PRIME
+    assert combine(weights, [*shares, missing.to_bytes(66)]) == other
+
+
+@given(secrets32, st.integers(3, 8), st.integers(0, 520))
+def test_an_altered_share_never_gives_the_secret(secret: bytes, threshold: int, bit: int) -> None:
+    shares = list(split(secret, threshold, threshold, stream("altered", secret)))
+    shares[1] = ((parse(shares[1]) ^ (1 << bit)) % PRIME).to_bytes(66)
+    weights = lagrange_at_zero(range(1, threshold + 1))
+    try:
+        assert combine(weights, shares) != secret
+    except WireError:
+        return
+
+
+def test_two_secrets_use_independent_polynomials() -> None:
+    session = Federation().start().run(Step.SHARES)
+    ready = session.clients["silo-0"].receive(session.server.outgoing["silo-0"])
+    for held in ready._data.held.values():
+        assert held.seed.share != held.key.share
+        assert held.seed.salt != held.key.salt
+    entropy = stream("one source")
+    one, other = split(bytes(32), 3, 3, entropy), split(bytes(32), 3, 3, entropy)
+    assert not set(one) & set(other)
+
+
+def test_shares_and_points_that_are_refused() -> None:
+    for share in (b"", bytes(65), bytes(67), PRIME.to_bytes(66), b"\xff" * 66):
+        with pytest.raises(WireError):
+            parse(share)
+    for points in ([1, 1], [0, 1], [PRIME]):
+        with pytest.raises(MisuseError):
+            lagrange_at_zero(points)
+    for secret, threshold, count in ((bytes(31), 2, 3), (bytes(32), 1, 3), (bytes(32), 4, 3)):
+        with pytest.raises(MisuseError):
+            split(secret, threshold, count, os.urandom)
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        combine([1, 1], [bytes(66)])
+
+
+def test_the_one_draw_that_is_no_field_element_is_drawn_again() -> None:
+    draws = iter([b"\xff" * 66, bytes(65) + b"\5"])
+    assert split(bytes(32), 2, 2, lambda size: next(draws)) == ((5).to_bytes(66), (10).to_bytes(66))
+
+
+# Streams
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(0, 100))
+def test_a_stream_is_aes_of_the_counter_from_2(key: bytes, words: int) -> None:
+    blocks = b"".join((2 + index).to_bytes(16) for index in range(words // 4 + 1))
+    ecb = Cipher(algorithms.AES256(key), modes.ECB())  # noqa: S305  the bare block function, as a reference
+    expected = ecb.encryptor().update(blocks)[: 4 * words]
+    assert Keystream(key).words(words, "<u4").tobytes() == expected
+
+
+def test_a_stream_is_what_gcm_with_a_zero_nonce_uses() -> None:
+    gcm = Cipher(algorithms.AES256(b"k" * 32), modes.GCM(bytes(12))).encryptor()
+    assert gcm.update(bytes(4000)) == Keystream(b"k" * 32).words(1000, "<u4").tobytes()
+
+
+@settings(max_examples=20)
+@given(
+    st.sampled_from(["<u4", "<u8"]),
+    st.sampled_from([0, 1, 3, 16384, 16385, 32767, 32768, 32769, 70001]),
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
+def test_masks_in_chunks_are_masks_at_once(dtype: str, count: int, plus: int, minus: int) -> None:
+    add, subtract = [bytes([index]) * 32 for index in range(plus)], [bytes([99 - index]) * 32 for index in range(minus)]
+    target: NDArray[Any] = (np.arange(count) * 2654435761).astype(dtype)
+    expected = target.copy()
+    for key in add:
+        expected += Keystream(key).words(count, dtype)
+    for key in subtract:
+        expected -= Keystream(key).words(count, dtype)
+    masks.apply(target, add, subtract)
+    np.testing.assert_array_equal(target, expected)
+
+
+# Tags
+
+
+def tag_by_hand(group: bytes, silo: str, vector: list[int]) -> list[int]:
+    result = []
+    for index in range(2):
+        weights = Keystream(derive(group, labels.TAG_WEIGHTS, SID, bytes([index]))).words(len(vector), "<u8")
+        offset = Keystream(derive(group, labels.TAG_OFFSET, SID, silo.encode())).words(2, "<u8")[index]
+        result.append((sum(int(r) * q for r, q in zip(weights, vector, strict=True)) + int(offset)) % 2**64)
+    return result
+
+
+small = st.integers(-(2**29), 2**29)
+large = st.integers(-(2**40), 2**40)
+
+
+@given(st.lists(small, max_size=20), st.lists(large, max_size=5))
+def test_a_tag_is_the_inner_product_and_the_offset(words32: list[int], words64: list[int]) -> None:
+    segments = (np.array(words32, dtype=np.int64), np.array(words64, dtype=np.int64))
+    assert tags.tags(b"G" * 32, SID, segments, ["a"]).tolist() == tag_by_hand(b"G" * 32, "a", words32 + words64)
+
+
+@given(st.lists(st.lists(small, min_size=4, max_size=4), min_size=1, max_size=5))
+def test_tags_add_up(vectors: list[list[int]]) -> None:
+    group, silos = b"G" * 32, [f"s{index}" for index in range(len(vectors))]
+    total = np.zeros(2, dtype=np.uint64)
+    for silo, vector in zip(silos, vectors, strict=True):
+        total += tags.tags(group, SID, (np.array(vector, dtype=np.int64),), [silo])
+    summed = np.sum(np.array(vectors, dtype=np.int64), axis=0)
+    np.testing.assert_array_equal(tags.tags(group, SID, (summed,), silos), total)
+    missing = tags.tags(group, SID, (summed,), silos[1:])
+    assert missing[0] != total[0]
+    assert missing[1] != total[1]
+
+
+def test_a_tag_does_not_depend_on_chunks_or_type() -> None:
+    count = CHUNK_BYTES // 8 * 2 + 7
+    vector = (np.arange(count, dtype=np.int64) * 7919) % 2**20 - 2**19
+    expected = tags.tags(b"G" * 32, SID, (vector,), ["a"])
+    np.testing.assert_array_equal(tags.tags(b"G" * 32, SID, (vector.astype(np.int32),), ["a"]), expected)
+    weights = Keystream(derive(b"G" * 32, labels.TAG_WEIGHTS, SID, b"\0")).words(count, "<u8")
+    offset = Keystream(derive(b"G" * 32, labels.TAG_OFFSET, SID, b"a")).words(2, "<u8")[0]
+    by_hand = int(np.dot(weights, vector.view(np.uint64)))
+    assert int(expected[0]) == (by_hand + int(offset)) % 2**64
+
+
+def test_zero_and_multiples_do_not_verify_without_knowing_g() -> None:
+    """What the offset is for: without it tag(0) = 0 and tag(2q) = 2 tag(q)."""
+    vector = np.arange(5, dtype=np.int64)
+    one = tags.tags(b"G" * 32, SID, (vector,), ["a"])
+    assert tags.tags(b"G" * 32, SID, (vector * 0,), ["a"]).all()
+    assert not np.array_equal(tags.tags(b"G" * 32, SID, (vector * 2,), ["a"]), one * 2)
+
+
+def test_the_group_secret_depends_on_everything() -> None:
+    values = {
+        tags.group_secret(sid, transcript, secrets)
+        for sid in (b"1" * 32, b"2" * 32)
+        for transcript in (b"3" * 32, b"4" * 32)
+        for secrets in ([b"a" * 32, b"b" * 32], [b"b" * 32, b"a" * 32], [b"a" * 32])
+    }
+    assert len(values) == 12
+
+
+# Quantiser
+
+
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=50),
+    st.floats(2**-10, 2**6),
+    st.integers(0, 20),
+)
+def test_quantised_values_keep_bound_and_order(values: list[float], clip: float, bits: int) -> None:
+    result = quantise(np.array(values, dtype=np.float64), clip, bits)
+    assert result.dtype == np.int64
+    for value, q in zip(values, result.tolist(), strict=True):
+        clipped = 0.0 if math.isnan(value) else min(max(value, -clip), clip)
+        assert abs(q) <= value_bound(clip, bits)
+        assert abs(q - math.ldexp(clipped, bits)) <= 0.5
+
+
+def test_nan_infinity_and_ties() -> None:
+    values = np.array([math.nan, math.inf, -math.inf, 0.5, 1.5, -0.5, 1e300, -0.0])
+    kept = values.copy()
+    assert quantise(values, 3.0, 0).tolist() == [0, 3, -3, 0, 2, 0, 3, 0]
+    np.testing.assert_array_equal(values, kept)
+
+
+@pytest.mark.parametrize(
+    ("clip", "bits"), [(0.0, 8), (-1.0, 8), (math.nan, 8), (math.inf, 8), (1.0, 53), (2.0**20, 50)]
+)
+def test_quantisers_that_are_refused(clip: float, bits: int) -> None:
+    with pytest.raises(MisuseError):
+        quantise(np.zeros(1), clip, bits)
+
+
+@pytest.mark.parametrize(
+    ("words32", "words64"),
+    [
+        (np.zeros(7, np.int32), np.zeros(2, np.int64)),
+        (np.zeros(7, np.float64), np.zeros(2, np.int64)),
+        (np.zeros(6, np.int64), np.zeros(2, np.int64)),
+        (np.zeros((7, 1), np.int64), np.zeros(2, np.int64)),
+        (np.zeros(7, np.int64), np.zeros(3, np.int64)),
+        (np.zeros(7, np.uint64), np.zeros(2, np.int64)),
+        (np.zeros(7, np.int64), np.zeros(2, np.uint32)),
+    ],
+)
+def test_arrays_of_another_form_are_refused_and_do_not_use_up_the_state(words32: Any, words64: Any) -> None:
+    session = Federation().start().run(Step.SHARES)
+    ready = session.clients["silo-0"].receive(session.server.outgoing["silo-0"])
+    with pytest.raises(MisuseError):
+        ready.mask(words32, words64)
+    ready.mask(*session.federation.words("silo-0"))
+
+
+def test_twos_complement_is_the_same_vector() -> None:
+    federation = Federation()
+    frames = []
+    for convert in (False, True):
+        session = federation.start().run(Step.SHARES)
+        ready = session.clients["silo-0"].receive(session.server.outgoing["silo-0"])
+        words32, words64 = federation.words("silo-0")
+        if convert:
+            frames.append(ready.mask(words32.astype(np.uint32), words64.view(np.uint64))[1])
+        else:
+            frames.append(ready.mask(words32, words64)[1])
+    assert frames[0] == frames[1]
+
+
+def test_sample_counts_do_not_travel_beside_masked_vectors() -> None:
+    """Peers' failure: counts in clear. R3 says nothing but hashes, and all other bytes are masked."""
+    session = Federation().start().run(Step.MASKED)
+    for name, frame in session.sent[Step.MASKED].items():
+        assert len(frame.attachment) == session.announcement.vector_size
+        assert len(frame.body) == 32 + 1 + len(name) + 32 + 32
+    assert {len(frame.body) for frame in session.sent[Step.KEYS].values()} == {5 * 32 + 1 + len("silo-0")}
+    assert Keys.decode(session.sent[Step.KEYS]["silo-0"].body).sender == "silo-0"
