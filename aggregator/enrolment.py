@@ -1,4 +1,4 @@
-"""The operator's enrolment commands: init, enroll, roster show|renew|remove."""
+"""The operator's enrolment commands: init, enroll, roster show|publish|renew|remove."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ServerOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add `init`, `enroll` and `roster show|renew|remove` to `feddrm-aggregator`."""
+    """Add `init`, `enroll` and `roster show|publish|renew|remove` to `feddrm-aggregator`."""
 
     @app.command("init")
     def init(
@@ -112,6 +112,16 @@ def register(app: typer.Typer) -> None:
             f"fingerprint {home.anchor.fingerprint}\n" + table(("role", "name", "identity key"), rows),
         )
 
+    @roster_app.command("publish")
+    def publish(operator: OperatorOption, form: FormatOption = Format.TEXT) -> None:
+        """Give a running server the operator's newest roster, over the network."""
+        from aggregator.operator_client import OperatorClient
+
+        home = load_operator_home(operator)
+        with OperatorClient(operator) as client:
+            receipt = client.publish_roster(home.signed_roster)
+        emit(form, {"roster_version": receipt.version}, f"The server has roster version {receipt.version} now.")
+
     @roster_app.command("renew")
     def renew_command(operator: OperatorOption, server: ServerOption = None, form: FormatOption = Format.TEXT) -> None:
         """Renew the roster and the operator's certificate, and with --server the server's; members stay as they are."""
@@ -142,8 +152,8 @@ def _issued(roster: Roster) -> str:
 
 def _how_to_publish(server: Path | None) -> tuple[str, ...]:
     if server is not None:
-        return (f"The roster is installed in {server}; a running server takes it up when it starts again.",)
-    return ("The server does not know this roster yet: give --server DIR, or copy roster.signed there.",)
+        return (f"The roster is installed in {server}. A server that runs already learns of it by: roster publish",)
+    return ("The server does not know this roster yet; tell it by: feddrm-aggregator roster publish --operator DIR",)
 
 
 def _document(roster: Roster) -> dict[str, object]:

@@ -126,7 +126,8 @@ def explain(error: ValidationError, raw: object, model: type[Document]) -> tuple
         (problem, remedy): the problem names the key and has no full stop; the remedy may be empty.
     """
     details = error.errors(include_url=False)
-    first = details[0]
+    # A misspelt key is reported as missing and as unknown; the second says more.
+    first = next((detail for detail in details if detail["type"] == "extra_forbidden"), details[0])
     key = _key(first, raw)
     problem, remedy = _problem(first, key, model)
     if len(details) > 1:

@@ -40,8 +40,6 @@ K = TypeVar("K")
 MLKEM_PUBLIC: Final = 1184
 SEALING_PUBLIC: Final = MLKEM_PUBLIC + 32
 _MLKEM_SEED: Final = 64
-# Under the label of requests with a suffix of its own: a sealing key is vouched for by what a request vouches for.
-_SEALING_LABEL: Final = labels.REQUEST + b": sealing key"
 _SEALING_ARMOUR: Final = ("-----BEGIN FEDDRM SEALING KEY-----", "-----END FEDDRM SEALING KEY-----")
 
 # Encodings (sign bit cleared) of the Ed25519 points of order 1, 2, 4 and 8, the non-canonical ones included. Under such
@@ -185,7 +183,7 @@ def check_identity_key(raw: bytes) -> None:
 
 
 def _sealing_statement(name: str, sealing: bytes) -> bytes:
-    return signing_input(_SEALING_LABEL, len(name).to_bytes(8) + name.encode() + sealing)
+    return signing_input(labels.SEALING_KEY, len(name).to_bytes(8) + name.encode() + sealing)
 
 
 def sign_sealing_key(identity: Ed25519PrivateKey, name: str, sealing: bytes) -> bytes:
