@@ -60,29 +60,30 @@ class Asker:
     done: Callable[[], None] = lambda: None
 
     async def run(self) -> Outcome:
-        """Ask everything. An error ends the run, but what was answered before is kept: it has cost budget."""
+        """Ask everything. The first error stops new asks; those in flight are awaited, as their answers cost budget."""
         answers: dict[int, Answered] = {}
+        failures: list[FeddrmError] = []
         slots = asyncio.Semaphore(self.in_flight)
 
         async def one(routed: Routed) -> None:
             async with slots:
-                answers[routed.row] = await self._ask_row(routed)
-                self.done()
+                if failures:
+                    return
+                try:
+                    answers[routed.row] = await self._ask_row(routed)
+                except FeddrmError as error:
+                    failures.append(error)
+                else:
+                    self.done()
 
-        failure: FeddrmError | None = None
         try:
             for rows in batches(self.phi):
-                routes = await self._route(rows)
-                tasks = [asyncio.create_task(one(routed)) for routed in routes]
-                try:
-                    await asyncio.gather(*tasks)
-                finally:
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.gather(*tasks, return_exceptions=True)
+                await asyncio.gather(*(one(routed) for routed in await self._route(rows)))
+                if failures:
+                    break
         except FeddrmError as error:
-            failure = error
-        return Outcome([answers[row] for row in sorted(answers)], failure)
+            failures.append(error)
+        return Outcome([answers[row] for row in sorted(answers)], failures[0] if failures else None)
 
     async def _route(self, rows: npt.NDArray[np.int64]) -> tuple[Routed, ...]:
         return await route_rows(self.coordinator, self.model, self.home, self.phi, rows, self.now_ms())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +40,9 @@ from feddrm.transport.options import channel_options
 from feddrm.transport.recorder import read_recording
 from feddrm.v1 import operator_pb2_grpc, query_pb2_grpc, silo_pb2_grpc
 
+SILO_STUB: Any = silo_pb2_grpc.SiloServiceStub
+OPERATOR_STUB: Any = operator_pb2_grpc.OperatorServiceStub
+QUERY_STUB: Any = query_pb2_grpc.QueryServiceStub
 HERE = Path(__file__).parent
 NOW = time.time_ns() // 1_000_000
 LOCAL = Address("127.0.0.1", 1)
@@ -49,9 +54,18 @@ class Federation:
         self.name = name
         self.authority: Authority = create_authority(name, NOW - 50 * DAY_MS)
 
-    def member(self, role: Role, name: str, *, made: int = NOW, days: int = 10, root: bytes = b"") -> Credentials:
+    def member(
+        self,
+        role: Role,
+        name: str,
+        *,
+        made: int = NOW,
+        days: int = 10,
+        root: bytes = b"",
+        address: Address | None = None,
+    ) -> Credentials:
         key = ec.generate_private_key(ec.SECP256R1())
-        address = LOCAL if role is Role.COORDINATOR else None
+        address = (address or LOCAL) if role is Role.COORDINATOR else None
         certificate = issue(
             self.authority, key.public_key(), Subject(self.name, role, name), made, days=days, address=address
         )
@@ -108,7 +122,7 @@ def raw_channel(address: Address, credentials: Credentials | None) -> grpc.Chann
     return grpc.secure_channel(str(address), tls, options=channel_options(address))
 
 
-def hello(channel: grpc.Channel, address: Address, stub: Any = silo_pb2_grpc.SiloServiceStub) -> m.Hello:
+def hello(channel: grpc.Channel, address: Address, stub: Any = SILO_STUB) -> m.Hello:
     with channel, translated(address):
         reply = stub(channel).Hello(codec.HELLO_REQUEST.to_wire(m.HelloRequest("feddrm test")), timeout=10)
     return codec.HELLO.from_wire(reply)
@@ -150,9 +164,9 @@ def test_a_member_refuses_the_server_of_another_federation(address: Address) -> 
 
 def test_a_role_reaches_only_its_own_service(address: Address) -> None:
     roles = {
-        Role.SILO: silo_pb2_grpc.SiloServiceStub,
-        Role.OPERATOR: operator_pb2_grpc.OperatorServiceStub,
-        Role.QUERIER: query_pb2_grpc.QueryServiceStub,
+        Role.SILO: SILO_STUB,
+        Role.OPERATOR: OPERATOR_STUB,
+        Role.QUERIER: QUERY_STUB,
     }
     for role in roles:
         credentials = RETINA.member(role, "somebody")
@@ -165,7 +179,7 @@ def test_a_role_reaches_only_its_own_service(address: Address) -> None:
 def test_a_silos_certificate_on_an_operator_call(address: Address) -> None:
     request = codec.STOP_JOB.to_wire(m.StopJob(HASH, "because"))
     with make_sync_channel(address, SILO) as channel, pytest.raises(NotAuthorisedError), translated(address):
-        operator_pb2_grpc.OperatorServiceStub(channel).StopJob(request, timeout=10)
+        OPERATOR_STUB(channel).StopJob(request, timeout=10)
 
 
 def test_a_removed_member_is_refused_even_on_its_open_stream(address: Address, directory: Path) -> None:
@@ -178,7 +192,7 @@ def test_a_removed_member_is_refused_even_on_its_open_stream(address: Address, d
 
     credentials = RETINA.member(Role.SILO, "hospital-z")
     with make_sync_channel(address, credentials) as channel:
-        replies = silo_pb2_grpc.SiloServiceStub(channel).Attend(events(), timeout=20)
+        replies = SILO_STUB(channel).Attend(events(), timeout=20)
         assert codec.COORDINATOR_EVENT.from_wire(next(replies)) == m.Notice("round 1")
         (directory / "removed").write_text("hospital-z")
         with pytest.raises(NotAuthorisedError), translated(address):
@@ -312,9 +326,67 @@ def test_loopback_ignores_a_proxy(address: Address, monkeypatch: pytest.MonkeyPa
     assert hello(make_sync_channel(address, SILO), address).software == "hospital-a"
 
 
+class Proxy(threading.Thread):
+    """An HTTP proxy that resolves every name to the coordinator, as a hospital's proxy would resolve it."""
+
+    def __init__(self, target: Address) -> None:
+        super().__init__(daemon=True)
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.requests: list[bytes] = []
+
+    def run(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.requests.append(client.recv(4096).split(b"\r\n")[0])
+            upstream = socket.create_connection((self._target.host, self._target.port))
+            client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            for source, sink in ((client, upstream), (upstream, client)):
+                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.mark.parametrize("variable", ["https_proxy", "HTTPS_PROXY"])
+def test_a_hospitals_proxy_is_used_however_it_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    named = Address("agg.example.org", 8002)
+    process = start(tmp_path, RETINA.member(Role.COORDINATOR, "coordinator", address=named))
+    assert process.stdout is not None
+    proxy = Proxy(Address("127.0.0.1", int(process.stdout.readline())))
+    proxy.start()
+    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY", "grpc_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.port}")
+    try:
+        assert hello(make_sync_channel(named, SILO), named).software == "hospital-a"
+        assert proxy.requests == [b"CONNECT agg.example.org:8002 HTTP/1.1"]
+        monkeypatch.setenv(variable.swapcase().replace("https", "no").replace("HTTPS", "NO"), ".example.org")
+        with pytest.raises(UnreachableError):
+            hello(make_sync_channel(named, SILO), named)
+        assert len(proxy.requests) == 1
+    finally:
+        proxy.close()
+        process.terminate()
+        process.communicate(timeout=10)
+
+
 def test_a_stream_upload_and_fetch(address: Address) -> None:
     with make_sync_channel(address, SILO) as channel, translated(address):
-        stub = silo_pb2_grpc.SiloServiceStub(channel)
+        stub = SILO_STUB(channel)
         data = os.urandom(3_000_000)
         receipt = stub.Upload((codec.CHUNK.to_wire(chunk) for chunk in iter_chunks(data)), timeout=20)
         assert codec.UPLOAD_RECEIPT.from_wire(receipt) == m.UploadReceipt(blob_hash(data), len(data), True)
@@ -334,7 +406,7 @@ def test_a_stream_that_the_client_drops_is_cleaned_up_at_once(address: Address, 
         time.sleep(5)
 
     with make_sync_channel(address, SILO) as channel:
-        replies = silo_pb2_grpc.SiloServiceStub(channel).Attend(events(), timeout=20)
+        replies = SILO_STUB(channel).Attend(events(), timeout=20)
         next(replies)
         replies.cancel()
         deadline = time.monotonic() + 3
@@ -345,7 +417,7 @@ def test_a_stream_that_the_client_drops_is_cleaned_up_at_once(address: Address, 
 
 def test_an_internal_error_tells_nothing(address: Address) -> None:
     with make_sync_channel(address, SILO) as channel:
-        replies = silo_pb2_grpc.SiloServiceStub(channel).Attend(iter([codec.SILO_EVENT.to_wire(ready(13))]), timeout=20)
+        replies = SILO_STUB(channel).Attend(iter([codec.SILO_EVENT.to_wire(ready(13))]), timeout=20)
         with pytest.raises(grpc.RpcError) as caught:
             list(replies)
     assert SECRET not in str(caught.value) + repr(caught.value)
@@ -371,7 +443,7 @@ def test_errors_arrive_as_what_they_are_with_a_fixed_sentence(
     credentials = RETINA.member(Role.QUERIER, "desk")
     request = codec.ROUTE_REQUEST.to_wire(m.RouteRequest(HASH, (bytes(4),) * count))
     with make_sync_channel(address, credentials) as channel, pytest.raises(kind) as caught, translated(address):
-        query_pb2_grpc.QueryServiceStub(channel).Route(request, timeout=10)
+        QUERY_STUB(channel).Route(request, timeout=10)
     assert type(caught.value) is kind
     assert not any(detail in str(caught.value) for detail in ("11 of 10", "all used", SECRET))
 
@@ -384,7 +456,7 @@ def test_the_operator_sees_what_is_wrong_with_its_input(address: Address) -> Non
         pytest.raises(InputError, match=r"plan\.toml: rounds is missing"),
         translated(address),
     ):
-        operator_pb2_grpc.OperatorServiceStub(channel).Status(request, timeout=10)
+        OPERATOR_STUB(channel).Status(request, timeout=10)
 
 
 def test_an_oversized_message_is_refused(address: Address) -> None:
@@ -398,7 +470,7 @@ def test_everything_is_in_the_recording(address: Address, directory: Path) -> No
     marker = hashlib.sha256(b"marker").digest()
     event = m.Ready(bytes(16), marker, 1, b"", (), HASH)
     with make_sync_channel(address, SILO) as channel, translated(address):
-        stub = silo_pb2_grpc.SiloServiceStub(channel)
+        stub = SILO_STUB(channel)
         list(stub.Attend(iter([codec.SILO_EVENT.to_wire(event)]), timeout=10))
     records = [r for r in read_recording(directory / "recording") if r.method.endswith("Attend")]
     received = [r for r in records if r.direction == "received" and marker in r.data]

@@ -26,7 +26,7 @@ SUM = hashlib.shake_256(b"sum").digest(2_500_000)
 SECRET = "row 17 of the patients"  # must never cross the wire
 
 
-class Silos(silo_pb2_grpc.SiloServiceServicer):  # type: ignore[misc]
+class Silos(silo_pb2_grpc.SiloServiceServicer):
     async def Hello(self, request: Any, context: Any) -> Any:
         codec.HELLO_REQUEST.from_wire(request)
         return codec.HELLO.to_wire(m.Hello(peer_of(context).name, "retina", 1, ROSTER))
@@ -56,7 +56,7 @@ class Silos(silo_pb2_grpc.SiloServiceServicer):  # type: ignore[misc]
             yield codec.CHUNK.to_wire(chunk)
 
 
-class Operators(operator_pb2_grpc.OperatorServiceServicer):  # type: ignore[misc]
+class Operators(operator_pb2_grpc.OperatorServiceServicer):
     async def Status(self, request: Any, context: Any) -> Any:
         raise InputError("plan.toml: rounds is missing.")
 
@@ -64,7 +64,7 @@ class Operators(operator_pb2_grpc.OperatorServiceServicer):  # type: ignore[misc
         raise AssertionError("no silo may get here")
 
 
-class Queriers(query_pb2_grpc.QueryServiceServicer):  # type: ignore[misc]
+class Queriers(query_pb2_grpc.QueryServiceServicer):
     async def Route(self, request: Any, context: Any) -> Any:
         errors: dict[int, FeddrmError] = {1: BusyError("11 of 10"), 2: BudgetError("all used"), 3: InputError(SECRET)}
         raise errors[len(codec.ROUTE_REQUEST.from_wire(request).embeddings)]
@@ -79,9 +79,13 @@ async def main(listen: str) -> None:
     credentials = Credentials(*((DIRECTORY / name).read_bytes() for name in ("root.pem", "server.pem", "server.key")))
     with Recorder(DIRECTORY / "recording") as recorder:
         server, port = make_server(listen, federation="retina", credentials=credentials, admit=admit, recorder=recorder)
-        silo_pb2_grpc.add_SiloServiceServicer_to_server(Silos(), server)
-        operator_pb2_grpc.add_OperatorServiceServicer_to_server(Operators(), server)
-        query_pb2_grpc.add_QueryServiceServicer_to_server(Queriers(), server)
+        registrations: tuple[tuple[Any, Any], ...] = (
+            (silo_pb2_grpc.add_SiloServiceServicer_to_server, Silos()),
+            (operator_pb2_grpc.add_OperatorServiceServicer_to_server, Operators()),
+            (query_pb2_grpc.add_QueryServiceServicer_to_server, Queriers()),
+        )
+        for register, servicer in registrations:
+            register(servicer, server)
         await server.start()
         sys.stdout.write(f"{port}\n")
         sys.stdout.flush()

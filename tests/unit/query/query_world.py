@@ -1,0 +1,281 @@
+"""A small federation for the querier's tests: real keys, certificates, roster, plan, release and TLS; its coordinator
+does what a test tells it to, which the real one never would."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import safetensors.numpy
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from feddrm.contract import codec
+from feddrm.contract import messages as m
+from feddrm.contract.authority import Address, certificate_hash, create_authority, issue, pem
+from feddrm.contract.chunks import blob_hash, iter_chunks
+from feddrm.contract.errors import FeddrmError
+from feddrm.contract.home import QueryHome, init_member, join_member, load_query_home
+from feddrm.contract.identity import Credentials, MemberKeys, Role, Subject, private_pem, sign_sealing_key
+from feddrm.contract.kit import FederationRoot, make_kit
+from feddrm.contract.names import SiloId
+from feddrm.contract.plan import Plan
+from feddrm.contract.release import make_statement, sign_statement
+from feddrm.contract.roster import Member, Roster, sign_roster
+from feddrm.contract.seal import AskContext, open_request, query_hash, seal_answer
+from feddrm.contract.signed import Signed
+from feddrm.contract.signed_plan import sign_plan
+from feddrm.contract.tickets import Ticket, issue_ticket, ticket_hash
+from feddrm.method.layout import initial_model, initial_personal, layout_of
+from feddrm.method.model import Predictor
+from feddrm.method.update import head_hash, trunk_hash, trunk_tensors
+from feddrm.transport.recorder import Recorder
+from feddrm.transport.server import make_server
+from feddrm.v1 import query_pb2_grpc
+
+NAMES = ("hospital-a", "hospital-b", "hospital-c")
+LABELS = ("condition-absent", "condition-present")
+HERE = Address("127.0.0.1", 1)
+
+
+def now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def a_plan(**changes: Any) -> Plan:
+    document: dict[str, Any] = {
+        "federation": "retina",
+        "name": "first",
+        "roster_version": 1,
+        "silos": NAMES,
+        "schema": {
+            "patient": "id",
+            "columns": [
+                {"kind": "numeric", "name": "age", "lower": 0.0, "upper": 100.0},
+                {"kind": "categorical", "name": "sex", "categories": ["f", "m"]},
+            ],
+            "target": {"kind": "threshold", "column": "y", "operator": ">", "value": 0.0, "labels": list(LABELS)},
+        },
+        "model": {"kind": "mlp", "hidden": [7]},
+        "training": {
+            "rounds": 2,
+            "local_steps": 1,
+            "sampling_rate": 0.1,
+            "clip_norm": 1.0,
+            "noise_multiplier": 1.0,
+            "target_weight": 0.5,
+            "learning_rate": 0.1,
+        },
+        "privacy": {"delta": 1e-5},
+        "secure_aggregation": {
+            "threshold": 3,
+            "minimum_cohort": 3,
+            "colluders": 1,
+            "clip": 1.0,
+            "fraction_bits": 16,
+        },
+    }
+    return Plan.model_validate(document | changes)
+
+
+def a_member(name: str, role: Literal["silo", "querier"], keys: MemberKeys, certificate: bytes) -> Member:
+    sealing = keys.sealing.public()
+    return Member(
+        name=name,
+        role=role,
+        identity=keys.identity_public,
+        sealing=sealing,
+        sealing_signature=sign_sealing_key(keys.identity, name, sealing),
+        certificate=certificate,
+    )
+
+
+@dataclass
+class World:
+    """Everybody's keys. Tests change what is served (`offer`, `trunk`, `pick`, `on_ask` …) before they query."""
+
+    directory: Path
+    seen: list[bytes] = field(default_factory=list)
+    fetches: int = 0
+
+    def __post_init__(self) -> None:
+        self.operator, self.round_key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+        self.authority = create_authority("retina", now())
+        self.silos = {name: MemberKeys.generate() for name in NAMES}
+        self.querier = self.directory / "desk"
+        init_member(self.querier, "desk", Role.QUERIER)
+        desk = MemberKeys.load(self.querier / "keys")
+        self.certificate = issue(self.authority, desk.tls.public_key(), Subject("retina", Role.QUERIER, "desk"), now())
+        members = [a_member(n, "silo", k, hashlib.sha256(n.encode()).digest()) for n, k in self.silos.items()]
+        members.append(a_member("desk", "querier", desk, certificate_hash(self.certificate)))
+        self.roster = Roster(
+            federation="retina",
+            version=1,
+            issued_ms=now(),
+            expires_ms=now() + 86_400_000,
+            operator=self.operator.public_key().public_bytes_raw(),
+            round_key=self.round_key.public_key().public_bytes_raw(),
+            members=tuple(members),
+        )
+        self.signed_roster = sign_roster(self.roster, self.operator)
+        self.make_release()
+        self.pick: Callable[[int, bytes], str] = lambda number, _: NAMES[number % 3]
+        self.ticket: Callable[[Ticket], Signed] = lambda ticket: issue_ticket(ticket, self.round_key)
+        self.routes: Callable[[list[m.Route]], list[m.Route]] = lambda routes: routes
+        self.on_ask: Callable[[m.Ask], bytes] = self.answer
+        self.routed = 0
+
+    def make_release(self, plan: Plan | None = None) -> None:
+        self.plan = sign_plan(plan or a_plan(), self.operator)
+        layout = layout_of(self.plan.plan)
+        self.model = initial_model(layout, self.plan.hash)
+        self.personal = {name: initial_personal(layout, hashlib.sha256(name.encode()).digest()) for name in self.silos}
+        self.trunk = safetensors.numpy.save(trunk_tensors(layout, self.model))
+        self.statement = make_statement(
+            self.plan,
+            trunk=trunk_hash(layout, self.model),
+            head=head_hash(layout, self.model),
+            layout=layout.fingerprint(),
+            rounds=2,
+        )
+        self.offer = m.QuerierRelease(self.plan.signed, self.signed_by(NAMES), blob_hash(self.trunk))
+
+    def signed_by(self, names: tuple[str, ...], body: bytes | None = None) -> Signed:
+        body = body or self.statement.body()
+        signatures = [sign_statement(body, self.silos[name].identity).signatures[0] for name in names]
+        return Signed(body, tuple(signatures))
+
+    def predictor(self, silo: str) -> Predictor:
+        return Predictor(self.plan.plan, self.model, self.personal[silo])
+
+    def answer(self, ask: m.Ask, *, by: str | None = None) -> bytes:
+        """What a hospital does with a request that the coordinator relays."""
+        name = by or ask.silo
+        keys = self.silos[name]
+        ticket = Ticket.model_validate_json(ask.ticket.body)
+        context = AskContext("retina", "desk", ask.silo, ticket.roster_version, ticket.release, ticket_hash(ask.ticket))
+        opened = open_request(
+            ask.sealed,
+            context=context,
+            private_key=self.silos[ask.silo].sealing.hpke(),
+            querier_key=self.roster.find("desk", "querier").identity,
+            now_ms=now(),
+        )
+        return seal_answer(opened, self.predictor(name).predict(opened.features).probabilities, signer=keys.identity)
+
+    def join(self, port: int) -> QueryHome:
+        anchor = FederationRoot(
+            federation="retina", operator=self.roster.operator, root=pem(self.authority.certificate).decode()
+        )
+        address = Address("127.0.0.1", port)
+        kit = make_kit(self.operator, anchor, address, pem(self.certificate), self.signed_roster)
+        path = self.directory / "desk.kit"
+        path.write_text(kit.to_json())
+        join_member(self.querier, path, anchor.fingerprint, Role.QUERIER, now())
+        return load_query_home(self.querier)
+
+    def server_credentials(self) -> Credentials:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = Subject("retina", Role.COORDINATOR, "coordinator")
+        certificate = issue(self.authority, key.public_key(), subject, now(), address=HERE)
+        return Credentials(pem(self.authority.certificate), pem(certificate), private_pem(key))
+
+
+class Service(query_pb2_grpc.QueryServiceServicer):
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    async def Hello(self, request: Any, context: Any) -> Any:
+        return codec.HELLO.to_wire(m.Hello("test", "retina", now(), self.world.signed_roster))
+
+    async def GetRelease(self, request: Any, context: Any) -> Any:
+        return codec.QUERIER_RELEASE.to_wire(self.world.offer)
+
+    async def Fetch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self.world.fetches += 1
+        fetch = codec.FETCH.from_wire(request)
+        for chunk in iter_chunks(self.world.trunk, fetch.offset):
+            yield codec.CHUNK.to_wire(chunk)
+
+    async def Route(self, request: Any, context: Any) -> Any:
+        world, routes = self.world, []
+        route = codec.ROUTE_REQUEST.from_wire(request)
+        for embedding in route.embeddings:
+            silo = world.pick(world.routed, embedding)
+            world.routed += 1
+            ticket = Ticket(
+                federation="retina",
+                querier="desk",
+                silo=silo,
+                release=route.release,
+                roster_version=1,
+                issued_ms=now(),
+                expires_ms=now() + 600_000,
+                nonce=hashlib.sha256(f"{world.routed} {id(ticket_hash)}".encode()).digest(),
+            )
+            routes.append(m.Route(SiloId(silo), 1, world.ticket(ticket)))
+        return codec.ROUTE_REPLY.to_wire(m.RouteReply(tuple(world.routes(routes))))
+
+    async def Ask(self, request: Any, context: Any) -> Any:
+        ask = codec.ASK.from_wire(request)
+        self.world.seen.append(query_hash(ask.sealed))
+        return codec.ASK_REPLY.to_wire(m.AskReply(self.world.on_ask(ask)))
+
+
+class Running:
+    """The world's coordinator on a loop of its own thread."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._loop = asyncio.new_event_loop()
+        self._recorder = Recorder(world.directory / "recording")
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> int:
+        self._thread.start()
+        return asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+
+    async def _start(self) -> int:
+        credentials = self._world.server_credentials()
+        self._server, port = make_server(
+            "127.0.0.1:0",
+            federation="retina",
+            credentials=credentials,
+            admit=lambda peer: peer.name == "desk",
+            recorder=self._recorder,
+        )
+        register: Any = query_pb2_grpc.add_QueryServiceServicer_to_server
+        register(Service(self._world), self._server)
+        await self._server.start()
+        return int(port)
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.stop(0), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+        self._recorder.close()
+
+
+class Refuse:
+    """Raises the given errors one after the other, then lets asks through."""
+
+    def __init__(self, world: World, *errors: FeddrmError) -> None:
+        self._world = world
+        self._errors = list(errors)
+
+    def __call__(self, ask: m.Ask) -> bytes:
+        if self._errors:
+            raise self._errors.pop(0)
+        return self._world.answer(ask)
+
+
+def features_of(age: float, sex: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.array([2 * age / 100 - 1, 0, sex == "f", sex == "m", 0], dtype=np.float32)
