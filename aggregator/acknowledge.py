@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aggregator.blobs import MODELS, SUMS
-from aggregator.events import Journal, Send, StoreBlob
+from aggregator.events import Journal, StoreBlob
 from aggregator.job import Job, Room, model_bytes
 from aggregator.outcomes import begin_round, lose, note, tell
 from aggregator.phases import Acknowledging, Proposing, Running
@@ -45,21 +45,20 @@ def publish(job: Job, room: Room, phase: Running, published: Published) -> None:
         model_hash=model_hash(model),
         body=canonical(ack),
         deadline_ms=room.stamp.now_ms + round(wait * 1000),
+        gone=dict(session.gone),
     )
     opened = f"; mask keys of {', '.join(job.phase.opened)} were opened" if job.phase.opened else ""
     room.effects += [
         StoreBlob(SUMS, frame.attachment),
         Journal(f"round {phase.round}: sum of {', '.join(published.survivors)} published{opened}"),
     ]
-    for silo in job.phase.recipients():
+    for silo in job.phase.waiting():
         publish_to(job.phase, room, silo)
 
 
 def publish_to(phase: Acknowledging, room: Room, silo: str) -> None:
-    """Tell a member of the session about the sum."""
-    if room.presence(silo).connected:
-        room.presences[silo].told = phase.round
-        room.effects.append(Send(silo, Publish(phase.frame, phase.sum)))
+    """Tell a member of the session about the sum. One that cannot use it gets the certified outcome instead."""
+    room.send(silo, Publish(phase.frame, phase.sum))
 
 
 def take_ack(job: Job, room: Room, phase: Acknowledging, silo: str, ack: Signed) -> None:
@@ -74,6 +73,7 @@ def take_ack(job: Job, room: Room, phase: Acknowledging, silo: str, ack: Signed)
     else:
         own = tuple(signature for signature in ack.signatures if signature.key == key)
         phase.acks[silo] = Signed(ack.body, own[:1])
+        room.presences[silo].told = max(room.presences[silo].told, phase.round)
         advance_acks(job, room, phase)
 
 

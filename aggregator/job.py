@@ -30,7 +30,7 @@ uses up the budget of every silo for nothing."""
 class Presence:
     """A silo as its control stream shows it.
 
-    `told` is the last round whose outcome or sum was sent on this stream; `disputed` the (boot, round, model) for which
+    `told` is the last round whose outcome this process has, or was sent on this stream; `disputed` the (boot, round, model) for which
     the certified outcome was sent once already.
     """
 
