@@ -86,18 +86,26 @@ def event_from_json(value: object) -> Event:
 
 
 def canonical(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Sum the steps of events that differ in nothing else; sorted, so that equal charges are equal tuples."""
-    totals: dict[tuple[float, float], int] = {}
-    for event in events:
-        kind = (event.noise_multiplier, event.sampling_rate)
-        totals[kind] = totals.get(kind, 0) + event.steps
-    return tuple(PoissonSubsampledGaussian(sigma, rate, steps) for (sigma, rate), steps in sorted(totals.items()))
+    """Sum the steps of events that differ in nothing else; sorted, so that equal charges are equal tuples.
+
+    Raises:
+        ValueError: more than `MAXIMUM_STEPS` steps of one kind.
+    """
+    return tuple(PoissonSubsampledGaussian(*kind, steps) for kind, steps in sorted(_totals(events).items()))
 
 
 def covers(whole: Iterable[Event], part: Iterable[Event]) -> bool:
     """Whether `part` has no event of a kind that `whole` lacks, and no more steps of any kind."""
-    allowed = {(e.noise_multiplier, e.sampling_rate): e.steps for e in canonical(whole)}
-    return all(e.steps <= allowed.get((e.noise_multiplier, e.sampling_rate), 0) for e in canonical(part))
+    allowed = _totals(whole)
+    return all(steps <= allowed.get(kind, 0) for kind, steps in _totals(part).items())
+
+
+def _totals(events: Iterable[Event]) -> dict[tuple[float, float], int]:
+    totals: dict[tuple[float, float], int] = {}
+    for event in events:
+        kind = (event.noise_multiplier, event.sampling_rate)
+        totals[kind] = totals.get(kind, 0) + event.steps
+    return totals
 
 
 def _real(value: object) -> float:

@@ -12,63 +12,18 @@ whole allocation even when it stops early, since when it stops may depend on wha
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
+from privacy.account import Account, LifeSpend, Reservation, Round
 from privacy.accounting import Epsilon, claim, epsilon, epsilon_alone
-from privacy.errors import BudgetRefused, GateError, LedgerCorrupt
+from privacy.errors import BudgetRefused, GateError
 from privacy.events import Event, canonical, covers
-from privacy.leaves import Abort, AbortReason, Caps, Commit, Dataset, Leaf, Plan, Record, Release, Reserve
+from privacy.leaves import Abort, AbortReason, Caps, Commit, Dataset, Leaf, Plan, Release, Reserve
 from privacy.ledger import Ledger
 
 __all__ = ["AbortReason", "Caps", "Gate", "LifeSpend", "Reservation"]
 
 _SLACK: Final = 1e-12
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """One charged round; `leaf` is the number of its RESERVE leaf."""
-
-    leaf: int
-    plan: bytes
-    stage: int
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class LifeSpend:
-    """What all jobs of this ledger together are charged: epsilon with and without secure aggregation, at delta."""
-
-    epsilon: float
-    epsilon_alone: float
-    delta: float
-
-
-@dataclass(slots=True)
-class _Round:
-    leaf: int
-    event: Event
-    commit: tuple[int, Commit] | None = None
-    end: tuple[int, Abort | Release] | None = None
-
-
-@dataclass(slots=True)
-class _Job:
-    leaf: int
-    terms: Plan
-    rounds: dict[tuple[int, int], _Round] = field(default_factory=dict)
-    closed: int | None = None
-
-    @property
-    def charged(self) -> bool:
-        return self.closed is None or bool(self.rounds)
-
-    def events(self) -> tuple[Event, ...]:
-        return tuple(entry.event for entry in self.rounds.values())
-
-    def unreleased(self) -> int:
-        return sum(not isinstance(entry.end and entry.end[1], Release) for entry in self.rounds.values())
 
 
 class Gate:
@@ -85,50 +40,39 @@ class Gate:
     def __init__(self, ledger: Ledger, caps: Caps) -> None:
         self._ledger = ledger
         self._caps = caps
-        self._jobs: dict[bytes, _Job] = {}
+        self._account = Account()
         for number, record in enumerate(ledger.leaves()):
-            self._apply(number, record)
+            self._account.apply(number, record.leaf)
 
     # What may be asked.
 
     @property
     def unresolved(self) -> Reservation | None:
         """The one charged round that has neither a release nor an abort yet."""
-        for plan, job in self._jobs.items():
-            for (stage, number), entry in job.rounds.items():
-                if entry.end is None:
-                    return Reservation(entry.leaf, plan, stage, number)
-        return None
+        return next(iter(self._account.unresolved), None)
 
     def spent(self, plan: bytes) -> Epsilon:
         """What the charged rounds of a job cost at the job's delta; zero for an unknown job."""
-        job = self._jobs.get(plan)
+        job = self._account.jobs.get(plan)
         return epsilon(job.events(), job.terms.delta) if job else Epsilon(0.0, 0.0)
 
     def spent_alone(self, plan: bytes) -> Epsilon:
         """As `spent`, against an adversary who sees this silo's vectors unmasked."""
-        job = self._jobs.get(plan)
+        job = self._account.jobs.get(plan)
         return epsilon_alone(job.events(), job.terms.delta) if job else Epsilon(0.0, 0.0)
 
     def spent_for_life(self) -> LifeSpend:
         """What counts against the caps for life: whole allocations, without those of jobs ended before any round."""
-        charged = [job.terms for job in self._jobs.values() if job.charged]
-        return LifeSpend(
-            sum(terms.epsilon for terms in charged),
-            sum(terms.epsilon_alone for terms in charged),
-            sum(terms.delta for terms in charged),
-        )
+        return self._account.life()
 
     def reserved(self, plan: bytes, stage: int, round: int) -> Reservation | None:  # noqa: A002
         """The reservation of a round, whatever became of it, or None."""
-        job = self._jobs.get(plan)
-        entry = job.rounds.get((stage, round)) if job else None
-        return Reservation(entry.leaf, plan, stage, round) if entry else None
+        entry = self._account.find(plan, stage, round)
+        return entry.reservation if entry else None
 
     def committed(self, plan: bytes, stage: int, round: int) -> int | None:  # noqa: A002
         """The number of a round's COMMIT leaf, or None."""
-        job = self._jobs.get(plan)
-        entry = job.rounds.get((stage, round)) if job else None
+        entry = self._account.find(plan, stage, round)
         return entry.commit[0] if entry and entry.commit else None
 
     # What may be done.
@@ -166,7 +110,7 @@ class Gate:
             GateError: the same hash with other terms.
         """
         events = canonical(events)
-        known = self._jobs.get(plan)
+        known = self._account.jobs.get(plan)
         if known:
             if (known.terms.name, known.terms.delta, known.terms.events) != (name, delta, events):
                 raise GateError("this plan was accepted with other terms")
@@ -183,7 +127,7 @@ class Gate:
             caps=self._caps,
             code=code,
         )
-        self._check_caps(terms, self.spent_for_life())
+        self._check_caps(terms, self._account.life().plus(terms))
         return self._write(terms, now_ms)
 
     def reserve(
@@ -210,7 +154,7 @@ class Gate:
             BudgetRefused: no such open job, charged before or out of order, another round is unresolved, too many
                 rounds without a release, more than the plan's events, or a cap (lowered since, perhaps) is passed.
         """
-        job = self._jobs.get(plan)
+        job = self._account.jobs.get(plan)
         if job is None or job.closed is not None:
             raise BudgetRefused("the round belongs to no job that is open in this ledger")
         if (stage, round) in job.rounds:
@@ -223,15 +167,8 @@ class Gate:
             raise BudgetRefused(f"{job.unreleased()} rounds of this job were charged without a release")
         if not covers(job.terms.events, (*job.events(), event)):
             raise BudgetRefused("the round exceeds what the plan allocates")
-        rest = self.spent_for_life()
-        self._check_caps(
-            job.terms,
-            LifeSpend(
-                rest.epsilon - job.terms.epsilon,
-                rest.epsilon_alone - job.terms.epsilon_alone,
-                rest.delta - job.terms.delta,
-            ),
-        )
+        # The caps again: the hospital may have lowered them since it accepted the job.
+        self._check_caps(job.terms, self._account.life())
         return Reservation(self._write(Reserve(plan, stage, round, event, model), now_ms), plan, stage, round)
 
     def commit(self, reservation: Reservation, update: bytes, *, now_ms: int) -> int:
@@ -243,7 +180,7 @@ class Gate:
             GateError: not the reservation of a round that is open, or a second, different commitment.
         """
         entry = self._entry(reservation.plan, reservation.stage, reservation.round)
-        if entry.leaf != reservation.leaf:
+        if entry.reservation != reservation:
             raise GateError("this is not the round's reservation")
         leaf = Commit(reservation.plan, reservation.stage, reservation.round, reservation.leaf, update)
         if entry.commit is not None:
@@ -293,7 +230,7 @@ class Gate:
         Raises:
             GateError: there is no such job, or a round of it is unresolved.
         """
-        job = self._jobs.get(plan)
+        job = self._account.jobs.get(plan)
         if job is None:
             raise GateError("there is no such job")
         if job.closed is not None:
@@ -302,60 +239,30 @@ class Gate:
             raise GateError("a round of this job is unresolved")
         return self._write(Abort(plan, 0, 0, reason), now_ms)
 
-    def _check_caps(self, terms: Plan, others: LifeSpend) -> None:
+    def _check_caps(self, terms: Plan, life: LifeSpend) -> None:
         caps = self._caps
         figures = (
             ("epsilon of the job", terms.epsilon, caps.job_epsilon),
             ("epsilon of the job without secure aggregation", terms.epsilon_alone, caps.job_epsilon_alone),
-            ("epsilon for life", others.epsilon + terms.epsilon, caps.life_epsilon),
-            (
-                "epsilon for life without secure aggregation",
-                others.epsilon_alone + terms.epsilon_alone,
-                caps.life_epsilon_alone,
-            ),
-            ("delta for life", others.delta + terms.delta, caps.life_delta),
+            ("epsilon for life", life.epsilon, caps.life_epsilon),
+            ("epsilon for life without secure aggregation", life.epsilon_alone, caps.life_epsilon_alone),
+            ("delta for life", life.delta, caps.life_delta),
         )
         for what, value, cap in figures:
             # Not (value > cap), so that a NaN is refused; the slack forgives the last digits of a sum only.
             if not value <= cap * (1 + _SLACK):
                 raise BudgetRefused(f"the {what} would be {value:.6g}, above the hospital's cap of {cap:.6g}")
 
-    def _entry(self, plan: bytes, stage: int, round: int) -> _Round:  # noqa: A002
-        job = self._jobs.get(plan)
-        entry = job.rounds.get((stage, round)) if job else None
+    def _entry(self, plan: bytes, stage: int, round: int) -> Round:  # noqa: A002
+        entry = self._account.find(plan, stage, round)
         if entry is None:
             raise GateError(f"round {round} of stage {stage} was never charged")
         return entry
 
     def _write(self, leaf: Leaf, now_ms: int) -> int:
         number = self._ledger.append(leaf, now_ms=now_ms)
-        self._apply(number, self._ledger.leaves()[number])
+        self._account.apply(number, self._ledger.leaf(number))
         return number
-
-    def _apply(self, number: int, record: Record) -> None:
-        leaf = record.leaf
-        if isinstance(leaf, Plan):
-            if leaf.plan in self._jobs:
-                raise LedgerCorrupt(f"leaf {number} opens a job a second time")
-            self._jobs[leaf.plan] = _Job(number, leaf)
-        elif isinstance(leaf, Reserve | Commit | Abort | Release):
-            job = self._jobs.get(leaf.plan)
-            if job is None:
-                raise LedgerCorrupt(f"leaf {number} belongs to no job")
-            if isinstance(leaf, Reserve):
-                if (leaf.stage, leaf.round) in job.rounds:
-                    raise LedgerCorrupt(f"leaf {number} charges a round a second time")
-                job.rounds[leaf.stage, leaf.round] = _Round(number, leaf.event)
-            elif isinstance(leaf, Abort) and leaf.ends_job:
-                job.closed = number
-            else:
-                entry = job.rounds.get((leaf.stage, leaf.round))
-                if entry is None:
-                    raise LedgerCorrupt(f"leaf {number} belongs to no charged round")
-                if isinstance(leaf, Commit):
-                    entry.commit = (number, leaf)
-                else:
-                    entry.end = (number, leaf)
 
 
 def _same(there: tuple[int, Leaf], leaf: Leaf) -> int:

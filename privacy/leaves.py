@@ -6,22 +6,21 @@ words of a fixed list, and nothing is free text, so that no leaf can carry what 
 
 from __future__ import annotations
 
-import re
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Self
 
+from privacy import fields
 from privacy.canonical import canonical_json, parse_canonical
 from privacy.errors import MalformedError
-from privacy.events import Event, event_from_json
+from privacy.events import Event, canonical, event_from_json
 
 UNIT: Final = "patient at one silo"
 RELATION: Final = "add or remove one"
 MAXIMUM_BYTES: Final = 64 << 10
-_TIME: Final = "%Y-%m-%dT%H:00:00Z"
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}\Z")
 
 
 class AbortReason(StrEnum):
@@ -55,7 +54,7 @@ class Caps:
             self.life_epsilon_alone,
             self.life_delta,
         )
-        if not all(0 <= value < 1e6 for value in reals) or self.rounds_without_release < 1:
+        if not all(0 <= value < 1e6 for value in reals) or self.rounds_without_release < 0:
             raise ValueError("a cap is out of range")
 
 
@@ -180,24 +179,24 @@ class Record:
         leaf_type = _TYPES.get(kind) if isinstance(kind, str) else None
         if leaf_type is None:
             raise MalformedError("unknown leaf type")
-        return cls(_hour(time), _read(leaf_type, values))
+        return cls(fields.hour(time), _read(leaf_type, values))
 
     def encode(self) -> bytes:
         """The bytes that enter the tree."""
-        values = {field.name: _plain(getattr(self.leaf, field.name)) for field in fields(self.leaf)}
+        values = {field.name: _plain(getattr(self.leaf, field.name)) for field in dataclasses.fields(self.leaf)}
         return canonical_json({"type": self.leaf.TYPE, "time": self.time, **values})
 
 
 def coarse_time(now_ms: int) -> str:
     """The hour of `now_ms` (milliseconds since the epoch), UTC, as leaves carry it."""
-    return datetime.fromtimestamp(now_ms // 3_600_000 * 3600, UTC).strftime(_TIME)
+    return datetime.fromtimestamp(now_ms // 3_600_000 * 3600, UTC).strftime(fields.HOUR_FORMAT)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Caps):
-        return {name: getattr(value, name) for name in Caps.__dataclass_fields__}
+        return dataclasses.asdict(value)
     if isinstance(value, tuple):
         return [event.to_json() for event in value]
     return value.to_json() if isinstance(value, Event) else value
@@ -213,79 +212,21 @@ def _read(leaf_type: type[Leaf], values: Mapping[str, Any]) -> Leaf:
         raise MalformedError(f"a {leaf_type.TYPE} leaf has a field out of range: {error}") from error
 
 
-def _hour(value: object) -> str:
-    if isinstance(value, str):
-        try:
-            if datetime.strptime(value, _TIME).strftime(_TIME) == value:
-                return value
-        except ValueError:
-            pass
-    raise MalformedError("a leaf's time is a whole hour such as 2026-01-31T09:00:00Z")
-
-
-def _hash(value: object) -> bytes:
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
-        raise MalformedError("a hash, key or commitment is 64 lower-case hexadecimal digits")
-    return bytes.fromhex(value)
-
-
-def _name(value: object) -> str:
-    if not isinstance(value, str) or not _NAME.match(value):
-        raise MalformedError("a name is up to 64 of a-z, 0-9, dot, plus and hyphen")
-    return value
-
-
-def _origin(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"feddrm/[a-z0-9-]{1,64}/[a-z0-9-]{1,64}", value):
-        raise MalformedError("a ledger's origin has the form feddrm/<federation>/<silo>")
-    return value
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 48:
-        raise MalformedError("a number in a leaf is a whole number that is not negative")
-    return value
-
-
-def _positive(value: object) -> int:
-    if (count := _count(value)) == 0:
-        raise MalformedError("stages and rounds are counted from 1")
-    return count
-
-
-def _real(value: object) -> float:
-    if type(value) not in (int, float) or not 0 <= value < 1e12:  # type: ignore[operator]
-        raise MalformedError("a real number in a leaf is finite and not negative")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _delta(value: object) -> float:
-    if not 0 < (delta := _real(value)) < 1:
-        raise MalformedError("delta is between 0 and 1")
-    return delta
-
-
 def _events(value: object) -> tuple[Event, ...]:
     if not isinstance(value, list) or len(value) > 64:
         raise MalformedError("events are a list of at most 64")
-    return tuple(event_from_json(item) for item in value)
+    events = tuple(event_from_json(item) for item in value)
+    if canonical(events) != events:
+        raise MalformedError("events are sorted, and their steps summed")
+    return events
 
 
 def _caps(value: object) -> Caps:
-    if not isinstance(value, dict) or set(value) != set(Caps.__dataclass_fields__):
+    if not isinstance(value, dict) or set(value) != {field.name for field in dataclasses.fields(Caps)}:
         raise MalformedError("caps have exactly their fields")
-    rounds = _count(value["rounds_without_release"])
-    reals = {name: _real(value[name]) for name in value if name != "rounds_without_release"}
+    rounds = fields.count(value["rounds_without_release"])
+    reals = {name: fields.real(value[name]) for name in value if name != "rounds_without_release"}
     return Caps(rounds_without_release=rounds, **reals)
-
-
-def _exactly(text: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if value != text or not isinstance(value, str):
-            raise MalformedError(f"this must say {text!r}")
-        return value
-
-    return read
 
 
 def _reason(value: object) -> AbortReason:
@@ -294,25 +235,29 @@ def _reason(value: object) -> AbortReason:
     return AbortReason(value)
 
 
-_PLACE: Final[dict[str, Callable[[object], Any]]] = {"plan": _hash, "stage": _positive, "round": _positive}
+_PLACE: Final[dict[str, Callable[[object], Any]]] = {
+    "plan": fields.digest,
+    "stage": fields.positive,
+    "round": fields.positive,
+}
 _FIELDS: Final[dict[type[Leaf], dict[str, Callable[[object], Any]]]] = {
-    Key: {"origin": _origin, "key": _hash},
-    Dataset: {"commitment": _hash, "schema": _hash},
+    Key: {"origin": fields.origin, "key": fields.digest},
+    Dataset: {"commitment": fields.digest, "schema": fields.digest},
     Plan: {
-        "plan": _hash,
-        "name": _name,
-        "delta": _delta,
-        "epsilon": _real,
-        "epsilon_alone": _real,
+        "plan": fields.digest,
+        "name": fields.name,
+        "delta": fields.delta,
+        "epsilon": fields.real,
+        "epsilon_alone": fields.real,
         "events": _events,
         "caps": _caps,
-        "code": _name,
-        "unit": _exactly(UNIT),
-        "relation": _exactly(RELATION),
+        "code": fields.name,
+        "unit": fields.exactly(UNIT),
+        "relation": fields.exactly(RELATION),
     },
-    Reserve: {**_PLACE, "event": event_from_json, "model": _hash},
-    Commit: {**_PLACE, "reserve": _count, "update": _hash},
-    Abort: {"plan": _hash, "stage": _count, "round": _count, "reason": _reason},
-    Release: {**_PLACE, "sum": _hash, "model": _hash},
+    Reserve: {**_PLACE, "event": event_from_json, "model": fields.digest},
+    Commit: {**_PLACE, "reserve": fields.count, "update": fields.digest},
+    Abort: {"plan": fields.digest, "stage": fields.count, "round": fields.count, "reason": _reason},
+    Release: {**_PLACE, "sum": fields.digest, "model": fields.digest},
 }
 _TYPES: Final[dict[str, type[Leaf]]] = {leaf_type.TYPE: leaf_type for leaf_type in _FIELDS}

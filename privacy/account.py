@@ -1,0 +1,141 @@
+"""What a ledger's leaves say about the budget: jobs, their charged rounds, and how each of these ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from privacy.errors import LedgerCorrupt
+from privacy.events import Event
+from privacy.leaves import Abort, Commit, Leaf, Plan, Release, Reserve
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One charged round; `leaf` is the number of its RESERVE leaf."""
+
+    leaf: int
+    plan: bytes
+    stage: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class LifeSpend:
+    """What all jobs of one ledger together are charged: epsilon with and without secure aggregation, at delta."""
+
+    epsilon: float
+    epsilon_alone: float
+    delta: float
+
+    def plus(self, terms: Plan) -> LifeSpend:
+        """With one more job's allocation."""
+        return LifeSpend(
+            self.epsilon + terms.epsilon, self.epsilon_alone + terms.epsilon_alone, self.delta + terms.delta
+        )
+
+
+@dataclass(slots=True)
+class Round:
+    """A charged round; `commit` and `end` are (leaf number, leaf) once they exist."""
+
+    reservation: Reservation
+    event: Event
+    commit: tuple[int, Commit] | None = None
+    end: tuple[int, Abort | Release] | None = None
+
+    @property
+    def released(self) -> bool:
+        """Whether the round ended with a release."""
+        return self.end is not None and isinstance(self.end[1], Release)
+
+
+@dataclass(slots=True)
+class Job:
+    """An accepted plan, its rounds by (stage, round), and the leaf that ended it."""
+
+    leaf: int
+    terms: Plan
+    rounds: dict[tuple[int, int], Round] = field(default_factory=dict)
+    closed: int | None = None
+
+    @property
+    def charged(self) -> bool:
+        """Whether the job's allocation counts: always, but for a job ended before any round was charged."""
+        return self.closed is None or bool(self.rounds)
+
+    def events(self) -> tuple[Event, ...]:
+        """The events of all charged rounds, in order."""
+        return tuple(entry.event for entry in self.rounds.values())
+
+    def unreleased(self) -> int:
+        """How many rounds were charged without a release so far."""
+        return sum(not entry.released for entry in self.rounds.values())
+
+
+class Account:
+    """A replay of leaves. A reservation without an end counts as fully spent, since nothing here takes it back."""
+
+    __slots__ = ("jobs",)
+
+    def __init__(self) -> None:
+        self.jobs: dict[bytes, Job] = {}
+
+    def apply(self, number: int, leaf: Leaf) -> None:
+        """Take leaf `number` into account.
+
+        Raises:
+            LedgerCorrupt: it contradicts the leaves before it.
+        """
+        if isinstance(leaf, Plan):
+            if leaf.plan in self.jobs:
+                raise LedgerCorrupt(f"leaf {number} opens a job a second time")
+            self.jobs[leaf.plan] = Job(number, leaf)
+        elif isinstance(leaf, Reserve):
+            job = self._job(number, leaf.plan)
+            if job.closed is not None or (leaf.stage, leaf.round) in job.rounds:
+                raise LedgerCorrupt(f"leaf {number} charges a round a second time, or of a job that has ended")
+            place = Reservation(number, leaf.plan, leaf.stage, leaf.round)
+            job.rounds[leaf.stage, leaf.round] = Round(place, leaf.event)
+        elif isinstance(leaf, Abort) and leaf.ends_job:
+            self._job(number, leaf.plan).closed = number
+        elif isinstance(leaf, Commit | Abort | Release):
+            self._end(number, leaf)
+
+    def find(self, plan: bytes, stage: int, round: int) -> Round | None:  # noqa: A002
+        """A charged round, or None."""
+        job = self.jobs.get(plan)
+        return job.rounds.get((stage, round)) if job else None
+
+    @property
+    def unresolved(self) -> tuple[Reservation, ...]:
+        """The charged rounds of all jobs that have neither a release nor an abort."""
+        return tuple(
+            entry.reservation for job in self.jobs.values() for entry in job.rounds.values() if entry.end is None
+        )
+
+    def life(self) -> LifeSpend:
+        """The sum of all allocations that count."""
+        total = LifeSpend(0.0, 0.0, 0.0)
+        for job in self.jobs.values():
+            total = total.plus(job.terms) if job.charged else total
+        return total
+
+    def _job(self, number: int, plan: bytes) -> Job:
+        if plan not in self.jobs:
+            raise LedgerCorrupt(f"leaf {number} belongs to no accepted plan")
+        return self.jobs[plan]
+
+    def _end(self, number: int, leaf: Commit | Abort | Release) -> None:
+        entry = self.find(leaf.plan, leaf.stage, leaf.round)
+        if entry is None:
+            raise LedgerCorrupt(f"leaf {number} belongs to no charged round")
+        if entry.end is not None:
+            raise LedgerCorrupt(f"leaf {number} follows the end of its round")
+        if isinstance(leaf, Commit):
+            if entry.commit is not None or leaf.reserve != entry.reservation.leaf:
+                raise LedgerCorrupt(f"leaf {number} commits a second time, or to another reservation")
+            entry.commit = (number, leaf)
+            return
+        if isinstance(leaf, Release) and entry.commit is None:
+            raise LedgerCorrupt(f"leaf {number} releases a round that was never committed")
+        entry.end = (number, leaf)

@@ -1,0 +1,240 @@
+"""The auditor's checks of one ledger, pure: every fact comes in as an argument and is trusted only as far as said.
+
+The epsilon is recomputed from the RESERVE events alone, whatever the leaves claim. What no log can prove is that the
+noise was drawn at all (design section 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from privacy.account import Account, Job
+from privacy.accounting import Epsilon, epsilon, epsilon_alone
+from privacy.errors import LedgerCorrupt, MalformedError
+from privacy.events import Event, canonical, covers
+from privacy.leaves import Key, Plan, Record, Reserve
+from privacy.merkle import Tree
+from privacy.note import Head, InvalidNoteError, open_head
+
+_SLACK = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check's result. `leaf` is the number of the leaf at fault. `note`: nothing failed, but the reader should
+    know what was not checked."""
+
+    name: str
+    passed: bool
+    leaf: int | None
+    message: str
+    note: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTerms:
+    """What a *verified* signed plan implies: its name and delta, and for each stage one round's event and the number
+    of rounds."""
+
+    name: str
+    delta: float
+    stages: Mapping[int, tuple[Event, int]]
+
+    def events(self) -> tuple[Event, ...]:
+        """Everything that one patient may undergo in the completed job."""
+        return canonical(event for event, rounds in self.stages.values() for _ in range(rounds))
+
+
+def verify_log(
+    *,
+    origin: str,
+    key: bytes,
+    leaves: tuple[bytes, ...],
+    head: bytes,
+    plans: Mapping[bytes, PlanTerms],
+    witnessed: Mapping[str, bytes],
+) -> tuple[Check, ...]:
+    """Verify one hospital's ledger.
+
+    Args:
+        origin: the log's name, from the roster.
+        key: the silo's identity key, from the roster (32 bytes).
+        leaves: bytes of all leaves, as exported.
+        head: the exported signed note.
+        plans: by plan hash, the terms of plans whose signature has been verified.
+        witnessed: by witness, the newest head of *this* log which that peer holds (signed notes).
+
+    Returns:
+        All results in order; the checks of leaves are left out when leaves cannot be read.
+    """
+    tree = Tree(leaves)
+    checks = list(_check_tree(origin, key, tree, head))
+    checks += _check_witnesses(origin, key, tree, witnessed)
+    records: list[Record] = []
+    for number, body in enumerate(leaves):
+        try:
+            records.append(Record.decode(body))
+        except MalformedError as error:
+            return (*checks, Check("leaves", False, number, str(error)))
+    checks.append(Check("leaves", True, None, f"{len(leaves)} leaves, all of a known type and canonical"))
+    checks.append(_check_key(origin, key, records))
+    checks.append(_check_times(records))
+    return (*checks, *_check_budget(records, plans))
+
+
+def _check_tree(origin: str, key: bytes, tree: Tree, note: bytes) -> Iterator[Check]:
+    try:
+        head = open_head(note, origin, key)
+    except MalformedError as error:
+        yield Check("head", False, None, str(error))
+        return
+    yield Check("head", True, None, f"signed by the key that the roster gives for {origin}")
+    if head.size != tree.size:
+        yield Check("tree", False, None, f"the signed head covers {head.size} leaves, the bundle holds {tree.size}")
+    elif head.root != tree.root():
+        yield Check("tree", False, None, "a leaf was edited or moved: the leaves do not give the signed root")
+    else:
+        yield Check("tree", True, None, f"the root recomputed from {tree.size} leaves is the signed one")
+
+
+def _check_witnesses(origin: str, key: bytes, tree: Tree, witnessed: Mapping[str, bytes]) -> Iterator[Check]:
+    if not witnessed:
+        yield Check(
+            "witnesses",
+            True,
+            None,
+            "no other bundle witnesses this log: that it was cut short or put back would not show",
+            note=True,
+        )
+    for witness, note in sorted(witnessed.items()):
+        try:
+            seen = open_head(note, origin, key)
+        except InvalidNoteError:
+            yield Check("witnesses", False, None, f"the head that {witness} holds was never signed by this silo")
+            continue
+        except MalformedError as error:
+            yield Check("witnesses", False, None, f"the head that {witness} holds cannot be read: {error}")
+            continue
+        yield _check_witness(witness, tree, seen)
+
+
+def _check_witness(witness: str, tree: Tree, seen: Head) -> Check:
+    if seen.size > tree.size:
+        message = (
+            f"{witness} saw {seen.size} leaves, the bundle holds {tree.size}: the log was cut short, or an "
+            "older copy was put back"
+        )
+        return Check("witnesses", False, None, message)
+    if tree.root(seen.size) != seen.root:
+        message = f"the first {seen.size} leaves are not those that {witness} saw: the log was rewritten or forked"
+        return Check("witnesses", False, None, message)
+    return Check("witnesses", True, None, f"extends the {seen.size} leaves that {witness} saw")
+
+
+def _check_key(origin: str, key: bytes, records: list[Record]) -> Check:
+    if records and records[0].leaf == Key(origin, key):
+        return Check("key", True, 0, "the log begins with its own name and key")
+    return Check("key", False, 0, "the log does not begin with the name and key that the roster gives")
+
+
+def _check_times(records: list[Record]) -> Check:
+    for number in range(1, len(records)):
+        if records[number].time < records[number - 1].time:
+            return Check("times", False, number, "earlier than the leaf before it")
+    return Check("times", True, None, "no leaf is earlier than the one before it")
+
+
+def _check_budget(records: list[Record], plans: Mapping[bytes, PlanTerms]) -> Iterator[Check]:
+    account = Account()
+    faults: list[Check] = []
+    for number, record in enumerate(records):
+        leaf = record.leaf
+        if isinstance(leaf, Reserve):
+            faults += _check_reserve(number, leaf, account, plans.get(leaf.plan))
+        try:
+            account.apply(number, leaf)
+        except LedgerCorrupt as error:
+            yield Check("order", False, number, str(error))
+            return
+        if isinstance(leaf, Plan):
+            yield _check_plan(number, leaf, plans.get(leaf.plan))
+            yield _check_caps(number, leaf, account)
+    yield Check("order", True, None, "every COMMIT has its RESERVE, every RELEASE its COMMIT, no round ends twice")
+    yield from faults
+    if not faults:
+        yield Check("reservations", True, None, "every charged round costs what its signed plan says")
+    for job in account.jobs.values():
+        yield from _check_epsilon(job)
+        yield _check_unreleased(job)
+    for reservation in account.unresolved:
+        message = f"round {reservation.round} of stage {reservation.stage} has no end: counted as spent"
+        yield Check("unresolved", True, reservation.leaf, message, note=True)
+
+
+def _check_plan(number: int, leaf: Plan, terms: PlanTerms | None) -> Check:
+    if terms is None:
+        return Check("plan", False, number, f"no plan {leaf.plan.hex()[:16]} signed by the operator is in the bundle")
+    if (leaf.name, leaf.delta, leaf.events) != (terms.name, terms.delta, terms.events()):
+        return Check("plan", False, number, f"job {leaf.name} was entered with terms other than its signed plan's")
+    return Check("plan", True, number, f"job {leaf.name} follows a plan signed by the operator")
+
+
+def _check_reserve(number: int, leaf: Reserve, account: Account, terms: PlanTerms | None) -> Iterator[Check]:
+    def fault(message: str) -> Check:
+        return Check("reservations", False, number, message)
+
+    where = f"round {leaf.round} of stage {leaf.stage}"
+    stage = terms.stages.get(leaf.stage) if terms else None
+    if stage is None:
+        yield fault(f"{where} is in no signed plan")
+    elif leaf.event != stage[0]:
+        yield fault(f"{where} is charged with an event that is not the signed plan's")
+    elif leaf.round > stage[1]:
+        yield fault(f"{where} comes after the last of the plan's {stage[1]} rounds")
+    if account.unresolved:
+        yield fault(f"{where} was charged while round {account.unresolved[0].round} was unresolved")
+
+
+def _check_caps(number: int, leaf: Plan, account: Account) -> Check:
+    caps, life = leaf.caps, account.life()
+    figures = (
+        ("epsilon of the job", leaf.epsilon, caps.job_epsilon),
+        ("epsilon of the job without secure aggregation", leaf.epsilon_alone, caps.job_epsilon_alone),
+        ("epsilon for life", life.epsilon, caps.life_epsilon),
+        ("epsilon for life without secure aggregation", life.epsilon_alone, caps.life_epsilon_alone),
+        ("delta for life", life.delta, caps.life_delta),
+    )
+    for what, value, cap in figures:
+        if not value <= cap * (1 + _SLACK):
+            return Check("caps", False, number, f"the {what} is {value:.6g}, above the hospital's cap of {cap:.6g}")
+    message = (
+        f"job {leaf.name}: epsilon {leaf.epsilon:.6g} of {caps.job_epsilon:.6g}, for life {life.epsilon:.6g} of "
+        f"{caps.life_epsilon:.6g}, delta {life.delta:.3g} of {caps.life_delta:.3g}"
+    )
+    return Check("caps", True, number, message)
+
+
+def _check_epsilon(job: Job) -> Iterator[Check]:
+    terms, spent = job.terms, job.events()
+    if not covers(terms.events, spent):
+        yield Check("epsilon", False, job.leaf, f"job {terms.name} was charged more rounds than it had entered")
+        return
+    claims: tuple[tuple[str, float, Callable[[tuple[Event, ...], float], Epsilon]], ...] = (
+        ("with secure aggregation", terms.epsilon, epsilon),
+        ("without it", terms.epsilon_alone, epsilon_alone),
+    )
+    for how, claimed, recompute in claims:
+        whole, now = recompute(terms.events, terms.delta), recompute(spent, terms.delta)
+        passed = claimed >= max(whole.pld, now.pld)
+        message = (
+            f"job {terms.name}, {how}: {len(spent)} rounds spent {now.pld:.6f} (RDP {now.rdp:.6f}), the whole job "
+            f"{whole.pld:.6f} (RDP {whole.rdp:.6f}), claimed {claimed:.6f} at delta {terms.delta:.3g}"
+        )
+        yield Check("epsilon", passed, job.leaf, message if passed else f"{message}: the claim is too low")
+
+
+def _check_unreleased(job: Job) -> Check:
+    count, limit = job.unreleased(), job.terms.caps.rounds_without_release
+    message = f"job {job.terms.name}: {count} rounds charged without a release, of at most {limit}"
+    return Check("unreleased", count <= limit, job.leaf, message)

@@ -1,0 +1,196 @@
+"""What peers check of a silo's ledger in every round: it charged and committed this round, and it still extends
+what they saw of it before. A silo that deletes, edits or rolls back leaves shows here; one that keeps two ledgers
+signs two heads of one size, which is a proof that convinces anybody (`check_fork`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from privacy.canonical import canonical_json, parse_canonical
+from privacy.errors import ForkFault, LedgerFault, MalformedError
+from privacy.events import Event
+from privacy.leaves import Commit, Leaf, Record, Reserve
+from privacy.ledger import Ledger
+from privacy.merkle import consistency_valid, inclusion_valid
+from privacy.note import Head, InvalidNoteError, open_head
+
+MAXIMUM_PROOF: Final = 256 << 10
+MAXIMUM_LEAVES: Final = 16
+MAXIMUM_SIZES: Final = 128
+_MAXIMUM_PATH: Final = 128
+
+
+def make_proof(ledger: Ledger, indices: Iterable[int], sizes: Iterable[int]) -> bytes:
+    """The proof that a silo puts into its R1.
+
+    Args:
+        ledger: the silo's own.
+        indices: leaf numbers to show, those of the round's RESERVE and COMMIT.
+        sizes: sizes of this ledger's heads that peers hold. Those that this ledger never had are left out (whoever
+            named them will refuse), so that a coordinator's invention does not stop the honest ones.
+
+    Returns:
+        Canonical JSON: the newest head, the leaves with their inclusion, consistency from each size.
+
+    Raises:
+        ValueError: there is no such leaf, or more than 16 leaves are asked for.
+    """
+    shown = sorted(set(indices))
+    if len(shown) > MAXIMUM_LEAVES:
+        raise ValueError(f"a proof shows at most {MAXIMUM_LEAVES} leaves")
+    size, bodies = ledger.size, ledger.bodies()
+    known = sorted({old for old in sizes if 1 <= old < size})[-MAXIMUM_SIZES:]
+    return canonical_json(
+        {
+            "head": ledger.head().decode(),
+            "leaves": [
+                {
+                    "number": number,
+                    "path": [digest.hex() for digest in ledger.prove_inclusion(number)],
+                    "leaf": bodies[number].decode(),
+                }
+                for number in shown
+            ],
+            "consistency": [
+                {"size": old, "path": [digest.hex() for digest in ledger.prove_consistency(old)]} for old in known
+            ],
+        }
+    )
+
+
+def check_proof(
+    proof: bytes,
+    *,
+    origin: str,
+    key: bytes,
+    witnessed: bytes | None,
+    plan: bytes,
+    stage: int,
+    round: int,  # noqa: A002
+    event: Event,
+) -> bytes:
+    """Check a peer's proof; returns the head to witness from now on (a signed note, with that one signature).
+
+    Args:
+        proof: from the peer's R1.
+        origin: the peer's log, feddrm/<federation>/<silo>.
+        key: the peer's identity key from the signed roster (32 bytes).
+        witnessed: the newest head of this log held so far, as returned here, or None.
+        plan: hash of the signed plan (32 bytes).
+        stage: of the announced round.
+        round: of the announced round.
+        event: what the signed plan says that this round costs.
+
+    Raises:
+        ForkFault: another head of the size that was witnessed, or of a size that was: its evidence convinces anybody.
+        LedgerFault: malformed, not signed, rolled back, not an extension, or the round is not charged and committed.
+    """
+    try:
+        head, leaves, paths = _parse(proof, origin, key)
+        if witnessed is not None:
+            _check_extension(head, open_head(witnessed, origin, key), paths, proof)
+    except MalformedError as error:
+        raise LedgerFault(f"the ledger proof of {origin} is not acceptable: {error}", proof) from error
+    reserves = {
+        number
+        for number, leaf in leaves.items()
+        if isinstance(leaf, Reserve) and (leaf.plan, leaf.stage, leaf.round, leaf.event) == (plan, stage, round, event)
+    }
+    if not reserves:
+        raise LedgerFault(f"{origin} does not show that it charged this round as the plan says", proof)
+    if not any(
+        isinstance(leaf, Commit)
+        and (leaf.plan, leaf.stage, leaf.round) == (plan, stage, round)
+        and leaf.reserve in reserves
+        for leaf in leaves.values()
+    ):
+        raise LedgerFault(f"{origin} does not show that it committed to its update", proof)
+    return head.note
+
+
+def make_fork(first: bytes, second: bytes) -> bytes:
+    """Evidence of a fork: two signed heads, as canonical JSON."""
+    return canonical_json({"first": first.decode(), "second": second.decode()})
+
+
+def check_fork(evidence: bytes, *, origin: str, key: bytes) -> int:
+    """Judge evidence of a fork without trusting whoever brought it; returns the size at which the log forked.
+
+    Raises:
+        MalformedError: it proves nothing: not two heads of this log, signed by `key`, of one size with two roots.
+    """
+    fields = _object(parse_canonical(evidence), {"first", "second"})
+    first, second = (open_head(_text(fields[name]), origin, key) for name in ("first", "second"))
+    if first.size != second.size or first.root == second.root:
+        raise MalformedError("these two heads can belong to one log")
+    return first.size
+
+
+def _check_extension(head: Head, before: Head, paths: dict[int, tuple[bytes, ...]], proof: bytes) -> None:
+    if head.size == before.size and head.root != before.root:
+        raise ForkFault(
+            f"{head.origin} signed two different heads of {head.size} leaves", make_fork(before.note, head.note)
+        )
+    if head.size < before.size:
+        raise LedgerFault(
+            f"the ledger of {head.origin} was rolled back from {before.size} to {head.size} leaves", proof
+        )
+    if head.size == before.size:
+        return
+    path = paths.get(before.size)
+    if path is None:
+        raise LedgerFault(f"{head.origin} does not prove that it extends its head of {before.size} leaves", proof)
+    if not consistency_valid(before.size, before.root, head.size, head.root, path):
+        raise LedgerFault(f"the ledger of {head.origin} no longer extends its head of {before.size} leaves", proof)
+
+
+def _parse(proof: bytes, origin: str, key: bytes) -> tuple[Head, dict[int, Leaf], dict[int, tuple[bytes, ...]]]:
+    if len(proof) > MAXIMUM_PROOF:
+        raise MalformedError(f"a proof of {len(proof)} bytes exceeds the limit of {MAXIMUM_PROOF}")
+    fields = _object(parse_canonical(proof), {"head", "leaves", "consistency"})
+    head = open_head(_text(fields["head"]), origin, key)
+    leaves: dict[int, Leaf] = {}
+    for item in _list(fields["leaves"], MAXIMUM_LEAVES):
+        entry = _object(item, {"number", "path", "leaf"})
+        number, body = _number(entry["number"]), _text(entry["leaf"])
+        if not inclusion_valid(body, number, head.size, _path(entry["path"]), head.root):
+            raise InvalidNoteError(f"leaf {number} is not in the tree")
+        leaves[number] = Record.decode(body).leaf
+    paths = {}
+    for item in _list(fields["consistency"], MAXIMUM_SIZES):
+        entry = _object(item, {"size", "path"})
+        paths[_number(entry["size"])] = _path(entry["path"])
+    return head, leaves, paths
+
+
+def _object(value: Any, names: set[str]) -> dict[str, Any]:
+    if not isinstance(value, dict) or set(value) != names:
+        raise MalformedError(f"an object with exactly {', '.join(sorted(names))} is expected")
+    return value
+
+
+def _list(value: Any, limit: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) > limit:
+        raise MalformedError(f"a list of at most {limit} is expected")
+    return value
+
+
+def _text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise MalformedError("text is expected")
+    return value.encode()
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise MalformedError("a number that is not negative is expected")
+    return value
+
+
+def _path(value: Any) -> tuple[bytes, ...]:
+    try:
+        return tuple(bytes.fromhex(item) for item in _list(value, _MAXIMUM_PATH))
+    except (TypeError, ValueError) as error:
+        raise MalformedError("a Merkle path is a list of hexadecimal hashes") from error
