@@ -68,7 +68,5 @@ def measure(
             sum(a.label == b for column in predictions.values() for a, b in zip(truth, column, strict=True)),
             count * len(predictions),
         ),
-        own_silo_accuracy=share(
-            sum(record.label == predictions[record.site][row] for row, record in enumerate(truth))
-        ),
+        own_silo_accuracy=share(sum(record.label == predictions[record.site][row] for row, record in enumerate(truth))),
     )
