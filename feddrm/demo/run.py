@@ -74,7 +74,7 @@ def run(settings: Settings, say: Say) -> dict[str, Any]:
         federation.found()
         roster_version = federation.enrol([QUERIER])
         say("Starting one coordinator and six hospitals")
-        recording = ["--record-traffic", settings.record_traffic] if settings.record_traffic else []
+        recording: list[str | Path] = ["--record-traffic", settings.record_traffic] if settings.record_traffic else []
         federation.start_coordinator(*recording)
         for name in SITES:
             kill_at = (

@@ -33,7 +33,7 @@ def check(history: Sequence[dict[str, Any]], kept: Path, coordinator: Path) -> S
         if entry["outcome"] != "published":
             continue
         updates = [np.load(kept / silo / f"round-{entry['round']:04d}-{silo}.npy") for silo in entry["survivors"]]
-        expected = np.sum(updates, axis=0, dtype=np.int64)
+        expected = np.stack(updates).sum(axis=0, dtype=np.int64)
         (published,) = coordinator.rglob(f"sums/{entry['sum']}")
         total, _, _ = decode_sum(published.read_bytes(), len(expected), 0)
         checked += 1
