@@ -1,0 +1,264 @@
+"""The agent process: carries the participant's effects out, and keeps the control stream open (design 9).
+
+A thin shell: what to do is decided in silo.participant, how bytes travel in silo.link, and how records are read in
+silo.workshop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from feddrm.contract.announce import STAGE_TRAIN
+from feddrm.contract.errors import FeddrmError, UnreachableError
+from feddrm.contract.home import SiloHome
+from feddrm.contract.messages import CoordinatorEvent, Hello, SiloEvent
+from feddrm.contract.pin import Offer
+from silo.context import Context
+from silo.effects import (
+    Connected,
+    Effect,
+    Event,
+    Fetched,
+    FetchSum,
+    LoadData,
+    Log,
+    ReleaseSigned,
+    Send,
+    StopTraining,
+    Train,
+    Trained,
+    Upload,
+    Uploaded,
+)
+from silo.link import Backoff, Link
+from silo.participant import Participant
+from silo.relay import Relay
+from silo.workshop import Workshop
+
+logger = logging.getLogger("silo")
+
+_CLOCK_TOLERANCE_MS: Final = 120_000
+_GRACE_SECONDS: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """Switches for demonstrations only: `keep` saves each quantised update (which secure aggregation exists to hide),
+    `kill_at` kills this process in that round, after it sent R2 and before it sends R3."""
+
+    keep: Path | None = None
+    kill_at: int | None = None
+
+
+class _Stopping(Exception):  # noqa: N818 - what happened, not a fault
+    """A signal asked the agent to leave."""
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Agent:
+    """One silo's running agent.
+
+    Args:
+        member: the silo's verified directory.
+        context: of the participant.
+        workshop: reads and trains.
+        relay: answers queries; None when the policy does not serve.
+    """
+
+    def __init__(self, member: SiloHome, context: Context, workshop: Workshop, relay: Relay | None, demo: Demo) -> None:
+        self._member = member
+        self._context = context
+        self._participant = Participant(context)
+        self._workshop = workshop
+        self._relay = relay
+        self._demo = demo
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="workshop")
+        self._stop_training = threading.Event()
+        self._outbox: asyncio.Queue[SiloEvent] | None = None
+        self._upload: tuple[bytes, asyncio.Task[None]] | None = None
+        self._fetching: set[bytes] = set()
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until SIGTERM or SIGINT."""
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        try:
+            async with (
+                Link(self._member.address, self._member.tls) as control,
+                Link(self._member.address, self._member.tls) as queries,
+                asyncio.TaskGroup() as self._group,
+            ):
+                self._link = control
+                self._group.create_task(self._leave(stop))
+                self._perform(self._participant.start(now_ms()))
+                self._group.create_task(self._attend())
+                self._group.create_task(self._tick())
+                if self._relay is not None:
+                    self._group.create_task(self._relay.run(queries))
+        except* _Stopping:
+            logger.info("Stopped.")
+        finally:
+            self._stop_training.set()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            if self._relay is not None:
+                self._relay.close()
+
+    async def _leave(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        raise _Stopping
+
+    async def _attend(self) -> None:
+        backoff = Backoff()
+        said = ""
+        while True:
+            try:
+                self._greet(await self._link.hello())
+                logger.info("Connected to %s as %s.", self._member.address, self._member.name)
+                self._note("connected", True)
+                backoff.reset()
+                said = ""
+                outbox: asyncio.Queue[SiloEvent] = asyncio.Queue()
+                self._outbox = outbox
+                self._handle(Connected())
+                await self._link.attend(outbox, self._receive)
+                problem = "The coordinator closed the stream."
+            except FeddrmError as error:
+                problem = str(error)
+            self._outbox = None
+            self._note("connected", False)
+            if problem != said:
+                logger.warning("%s Trying again.", problem)
+                said = problem
+            await asyncio.sleep(backoff.next())
+
+    def _greet(self, hello: Hello) -> None:
+        skew = abs(hello.time_ms - now_ms())
+        if skew > _CLOCK_TOLERANCE_MS:
+            logger.warning("This machine's clock differs from the coordinator's by %d s.", skew // 1000)
+        try:
+            offer = self._member.pin.offer(hello.roster, now_ms())
+        except FeddrmError as error:
+            logger.warning("The coordinator's roster is refused: %s", error)
+            return
+        if offer is Offer.PENDING:
+            logger.warning("A new roster waits for approval: feddrm-silo roster accept %s", self._member.directory)
+
+    def _receive(self, event: CoordinatorEvent) -> None:
+        self._handle(event)
+
+    def _handle(self, event: Event) -> None:
+        self._perform(self._participant.handle(event, now_ms()))
+        if self._demo.keep is not None and isinstance(event, Trained):
+            self._keep(event, self._demo.keep)
+        self._wake.set()
+
+    async def _tick(self) -> None:
+        while True:
+            due = self._participant.due_ms
+            wait = None if due is None else max(0, due - now_ms()) / 1000
+            try:
+                await asyncio.wait_for(self._wake.wait(), wait)
+                self._wake.clear()
+            except TimeoutError:
+                self._perform(self._participant.tick(now_ms()))
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    if self._outbox is not None:
+                        self._outbox.put_nowait(effect.event)
+                case ReleaseSigned():
+                    if self._relay is not None:
+                        self._relay.release_changed()
+                case Log():
+                    logger.log(logging.WARNING if effect.warning else logging.INFO, effect.text)
+                case StopTraining():
+                    self._stop_training.set()
+                case LoadData() | Train() | Upload() | FetchSum():
+                    self._begin(effect)
+
+    def _begin(self, effect: LoadData | Train | Upload | FetchSum) -> None:
+        match effect:
+            case LoadData():
+                self._start(self._report(lambda: self._workshop.read(effect)))
+            case Train():
+                stop = self._stop_training = threading.Event()
+                self._start(self._report(lambda: self._workshop.round(effect, stop)))
+            case Upload():
+                self._begin_upload(effect)
+            case FetchSum():
+                if effect.blob not in self._fetching:
+                    self._fetching.add(effect.blob)
+                    self._start(self._fetch(effect))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._group.create_task(work)
+
+    async def _report(self, work: Callable[[], Event]) -> None:
+        self._handle(await asyncio.get_running_loop().run_in_executor(self._pool, work))
+
+    def _begin_upload(self, effect: Upload) -> None:
+        if self._demo.kill_at == effect.round:
+            logger.warning("Killing this process in round %d, as --demo-kill-at asks.", effect.round)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._upload is not None:
+            blob, task = self._upload
+            if blob == effect.blob and not task.done():
+                return
+            task.cancel()
+        self._upload = (effect.blob, self._start(self._send_up(effect)))
+
+    async def _send_up(self, effect: Upload) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                await self._link.upload(effect.data)
+            except UnreachableError as error:
+                logger.info("The upload was interrupted (%s); it resumes.", error.message)
+                await asyncio.sleep(backoff.next())
+            except FeddrmError as error:
+                # The session is over there; the coordinator asks again if it is not.
+                logger.warning("The upload is not wanted: %s", error)
+                return
+            else:
+                self._handle(Uploaded(effect.blob))
+                return
+
+    async def _fetch(self, effect: FetchSum) -> None:
+        try:
+            data = await self._link.fetch(effect.blob, effect.size)
+        except FeddrmError as error:
+            # The coordinator sends outcome or sum again after the next Ready.
+            logger.warning("A published sum could not be fetched: %s", error)
+            return
+        finally:
+            self._fetching.discard(effect.blob)
+        self._handle(Fetched(effect.blob, data))
+
+    def _keep(self, event: Trained, folder: Path) -> None:
+        q = self._context.state.update(event.plan_hash, STAGE_TRAIN, event.round)
+        if q is not None:
+            np.save(folder / f"round-{event.round:04d}-{self._member.name}.npy", q)
+
+    def _note(self, name: str, value: object) -> None:
+        self._context.state.note(name, value)

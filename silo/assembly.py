@@ -1,0 +1,128 @@
+"""Puts an agent together from a silo's directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from feddrm.contract.errors import AlreadyRunningError, InputError, VerificationError
+from feddrm.contract.files import load_document
+from feddrm.contract.home import SiloHome, load_silo_home
+from feddrm.contract.names import SiloId
+from feddrm.contract.policy import POLICY_FILE, Policy
+from feddrm.contract.roster import roster_hash
+from privacy.commitments import commit_dataset
+from privacy.errors import LedgerCorrupt, LedgerError, LedgerLocked
+from privacy.gate import Caps, Gate
+from privacy.ledger import Ledger
+from silo.agent import Agent, Demo, now_ms
+from silo.answers import Answers
+from silo.books import origin_of
+from silo.context import Context, commitment_key
+from silo.home import AgentSettings, Home, exclusive
+from silo.inference import Answerer
+from silo.relay import Relay, Released
+from silo.state import State
+from silo.workshop import Workshop
+
+
+def caps_of(policy: Policy) -> Caps:
+    """The budget's caps as the gate takes them."""
+    budget = policy.budget
+    if budget.rounds_without_release == 0:
+        # The gate knows no such cap; no epsilon refuses every round just as well.
+        return Caps(0.0, 0.0, 0.0, 0.0, 0.0, 1)
+    return Caps(
+        job_epsilon=budget.job_epsilon,
+        job_epsilon_alone=budget.job_epsilon_alone,
+        life_epsilon=budget.life_epsilon,
+        life_epsilon_alone=budget.life_epsilon_alone,
+        life_delta=budget.life_delta,
+        rounds_without_release=budget.rounds_without_release,
+    )
+
+
+async def serve(directory: Path, demo: Demo) -> None:
+    """Run the agent of a directory until it is told to stop.
+
+    Raises:
+        AlreadyRunningError: another agent holds the directory.
+        FeddrmError: a file is missing, malformed, expired or does not verify.
+    """
+    home = Home(directory)
+    member = load_silo_home(directory)
+    member.check_current(now_ms())
+    policy = load_document(home.local / POLICY_FILE, Policy)
+    settings = home.settings()
+    with exclusive(home):
+        state = State.open(home.database)
+        ledger = open_ledger(home, member)
+        try:
+            context = _context(member, policy, settings, state, ledger)
+            agent = Agent(member, context, _workshop(home, context, settings), _relay(member, context, settings), demo)
+            await agent.run()
+        finally:
+            ledger.close()
+            state.close()
+
+
+def _context(member: SiloHome, policy: Policy, settings: AgentSettings, state: State, ledger: Ledger) -> Context:
+    return Context(
+        federation=member.federation,
+        me=SiloId(member.name),
+        signer=member.keys.identity,
+        roster=member.roster,
+        roster_hash=roster_hash(member.signed_roster.body),
+        policy=policy,
+        state=state,
+        ledger=ledger,
+        gate=Gate(ledger, caps_of(policy)),
+        boot=os.urandom(16),
+        entropy=os.urandom,
+        slot_ms=round(settings.slot_seconds * 1000),
+    )
+
+
+def _workshop(home: Home, context: Context, settings: AgentSettings) -> Workshop:
+    # The key is read here: the worker thread must not touch the database.
+    key = commitment_key(context.state, context.entropy)
+    return Workshop(home, context.me, settings.torch_threads, os.urandom, lambda digest: commit_dataset(key, digest))
+
+
+def _relay(member: SiloHome, context: Context, settings: AgentSettings) -> Relay | None:
+    if not context.policy.queries.serve or settings.capacity == 0:
+        return None
+    released = Released(context.state, settings.torch_threads)
+    answerer = Answerer(
+        answers=Answers(context.state),
+        roster=context.roster,
+        me=context.me,
+        signer=context.signer,
+        sealing=member.keys.sealing.hpke(),
+        width_of=released.width,
+        answers_per_day=settings.answers_per_day,
+        capacity=settings.capacity,
+    )
+    return Relay(answerer, released, settings.capacity)
+
+
+def open_ledger(home: Home, member: SiloHome) -> Ledger:
+    """The silo's ledger, for writing.
+
+    Raises:
+        AlreadyRunningError: another process writes it.
+        VerificationError: it does not match its own signed head.
+        InputError: it cannot be opened.
+    """
+    try:
+        return Ledger.open(
+            home.ledger, origin_of(member.federation, member.name), member.keys.identity, now_ms=now_ms()
+        )
+    except LedgerLocked as error:
+        raise AlreadyRunningError(f"Another process writes {home.ledger}.", remedy="Stop it first.") from error
+    except LedgerCorrupt as error:
+        raise VerificationError(
+            f"The ledger was changed or damaged: {error}.", remedy="Restore it from a backup; call the operator."
+        ) from error
+    except LedgerError as error:
+        raise InputError(f"The ledger cannot be used: {error}.") from error

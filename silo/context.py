@@ -1,0 +1,121 @@
+"""What every part of the participant shares: who this silo is, what it pinned, and its durable memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from feddrm.contract.announce import NO_PREVIOUS, STAGE_TRAIN, Place, smallest_cohort
+from feddrm.contract.documents import parse_body
+from feddrm.contract.names import SiloId
+from feddrm.contract.plan import Plan, plan_hash
+from feddrm.contract.policy import Policy
+from feddrm.contract.roster import Member, Roster
+from feddrm.method.layout import Layout, layout_of
+from feddrm.method.update import model_hash
+from privacy.gate import Gate
+from privacy.ledger import Ledger
+from silo.state import Int64s, Job, State
+
+_COMMITMENT_KEY: Final = "commitment key"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One agent process.
+
+    Attributes:
+        roster: the pinned one; `roster_hash` is of its body as signed.
+        boot: 16 random bytes of this process.
+        entropy: a CSPRNG, such as os.urandom.
+        slot_ms: messages after training leave at multiples of this; 0 for at once.
+    """
+
+    federation: str
+    me: SiloId
+    signer: Ed25519PrivateKey = field(repr=False)
+    roster: Roster
+    roster_hash: bytes
+    policy: Policy
+    state: State
+    ledger: Ledger
+    gate: Gate
+    boot: bytes
+    entropy: Callable[[int], bytes]
+    slot_ms: int
+
+    def silo(self, name: str) -> Member | None:
+        """A silo of the pinned roster."""
+        return next((m for m in self.roster.members if m.name == name and m.role == "silo"), None)
+
+    def identities(self, names: tuple[str, ...]) -> dict[str, bytes]:
+        """Ed25519 identity keys of the roster's silos among `names`."""
+        return {name: member.identity for name in names if (member := self.silo(name)) is not None}
+
+
+def commitment_key(state: State, entropy: Callable[[int], bytes]) -> bytes:
+    """The silo's commitment key, 32 bytes; made once, it never leaves."""
+    key = state.fact(_COMMITMENT_KEY)
+    if key is None:
+        key = entropy(32)
+        state.set_fact(_COMMITMENT_KEY, key)
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The job in hand, with what follows from its plan."""
+
+    plan_hash: bytes
+    plan: Plan
+    layout: Layout
+    stage: int = STAGE_TRAIN
+
+    @classmethod
+    def of(cls, body: bytes) -> Self:
+        """Of a plan body whose signature was verified.
+
+        Raises:
+            MalformedError: it is no plan.
+        """
+        plan = parse_body(body, Plan, what="The plan")
+        return cls(plan_hash(body), plan, layout_of(plan))
+
+    @property
+    def quorum(self) -> int:
+        """The fewest silos that may be in a sum."""
+        return smallest_cohort(self.plan)
+
+    @property
+    def sum_size(self) -> int:
+        """Bytes of a published sum of stage 1: u32 entries and two u64 tags."""
+        return 4 * self.layout.shared_size + 16
+
+
+def current_model(state: State, job: Job) -> Int64s:
+    """The shared model after the job's last round.
+
+    Raises:
+        LookupError: the memory is incomplete (a bug).
+    """
+    model = state.model(job.plan, job.round)
+    if model is None:
+        raise LookupError("the state holds no model of its own round")
+    return model
+
+
+def place_of(context: Context, work: Work, job: Job, previous: bytes) -> Place:
+    """Where the next round of a job starts, as this silo knows it."""
+    return Place(
+        plan=work.plan_hash,
+        roster=context.roster_hash,
+        layout=work.layout.fingerprint(),
+        words32=work.layout.shared_size,
+        round=job.round + 1,
+        model=model_hash(current_model(context.state, job)),
+        previous=previous if job.round else NO_PREVIOUS,
+        stage=work.stage,
+    )

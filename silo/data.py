@@ -1,0 +1,59 @@
+"""The hospital's records, through local/data.toml and the plan's schema."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from feddrm.contract.errors import InputError
+from feddrm.contract.schema import Schema
+from feddrm.features import Dataset, encode, read_table
+from silo.home import Home
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Encoded records.
+
+    Attributes:
+        dataset: features float32[n, d], targets int64[n], patients as bytes.
+        digest: SHA-256 over all of them, 32 bytes. It can be inverted by search: only a keyed hash of it may be kept.
+        public_size: approximate number of patients, as configured.
+    """
+
+    dataset: Dataset = field(repr=False)
+    digest: bytes = field(repr=False)
+    public_size: int
+
+
+def records_path(home: Home) -> Path:
+    """The table that local/data.toml names.
+
+    Raises:
+        InputError: data.toml is missing or malformed.
+    """
+    return home.local / home.data_settings().records
+
+
+def load_records(home: Home, schema: Schema) -> Records:
+    """Read and encode the hospital's records.
+
+    Raises:
+        InputError: file, column or value is not as data.toml and the schema say.
+    """
+    settings = home.data_settings()
+    dataset = encode(read_table(records_path(home)), schema)
+    return Records(dataset, dataset_digest(dataset), settings.public_size)
+
+
+def dataset_digest(dataset: Dataset) -> bytes:
+    """SHA-256 over shapes, features, targets and length-prefixed patients."""
+    if dataset.targets is None:
+        raise InputError("Records need a target.")
+    digest = hashlib.sha256(repr(dataset.features.shape).encode())
+    digest.update(dataset.features.astype("<f4").tobytes())
+    digest.update(dataset.targets.astype("<i8").tobytes())
+    for patient in dataset.patients:
+        digest.update(len(patient).to_bytes(8) + patient)
+    return digest.digest()

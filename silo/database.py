@@ -1,0 +1,138 @@
+"""The silo's durable memory: one SQLite file with WAL and synchronous=FULL (design 6 and 9).
+
+Every method that writes has committed, durably, when it returns, so that the caller may act on it. Protocol keys,
+shares, masks and seeds are never here: a session of another process is dead.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Self
+
+from feddrm.contract.errors import InputError
+
+_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
+CREATE TABLE jobs (
+  serial INTEGER PRIMARY KEY AUTOINCREMENT, plan BLOB NOT NULL UNIQUE, signed TEXT NOT NULL, round INTEGER NOT NULL,
+  ended TEXT
+) STRICT;
+CREATE TABLE models (plan BLOB, round INTEGER, model BLOB NOT NULL, PRIMARY KEY (plan, round)) STRICT;
+CREATE TABLE personal (plan BLOB PRIMARY KEY, round INTEGER NOT NULL, head BLOB NOT NULL) STRICT;
+CREATE TABLE updates (
+  plan BLOB, stage INTEGER, round INTEGER, q BLOB NOT NULL, PRIMARY KEY (plan, stage, round)
+) STRICT;
+CREATE TABLE sessions (
+  plan BLOB, stage INTEGER, round INTEGER, attempt INTEGER, announcement BLOB NOT NULL, session BLOB NOT NULL,
+  boot BLOB NOT NULL, members TEXT NOT NULL DEFAULT '', masked INTEGER NOT NULL DEFAULT 0,
+  released INTEGER NOT NULL DEFAULT 0, certified INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (plan, stage, round, attempt)
+) STRICT;
+CREATE UNIQUE INDEX sessions_by_name ON sessions (session);
+CREATE TABLE refused (session BLOB PRIMARY KEY) STRICT;
+CREATE TABLE outcomes (
+  plan BLOB, round INTEGER, outcome TEXT NOT NULL, record BLOB NOT NULL, certified INTEGER NOT NULL,
+  PRIMARY KEY (plan, round)
+) STRICT;
+CREATE TABLE releases (serial INTEGER PRIMARY KEY, release BLOB NOT NULL UNIQUE, plan BLOB NOT NULL) STRICT;
+CREATE TABLE heads (silo TEXT PRIMARY KEY, size INTEGER NOT NULL, note BLOB NOT NULL) STRICT;
+CREATE TABLE answers (
+  query BLOB PRIMARY KEY, querier TEXT NOT NULL, day INTEGER NOT NULL, records INTEGER NOT NULL, answer BLOB NOT NULL
+) STRICT;
+CREATE INDEX answers_of_a_day ON answers (querier, day);
+"""
+
+
+class Database:
+    """The silo's memory. One process at a time writes (silo.home.exclusive); others may read."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open or create the database.
+
+        Raises:
+            InputError: the file is no state database of this version.
+        """
+        db = sqlite3.connect(path, isolation_level=None, timeout=5)
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=FULL")
+            if sys.platform == "darwin":
+                db.execute("PRAGMA fullfsync=1")
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0:
+                db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_VERSION}; COMMIT;")
+            elif version != _VERSION:
+                raise InputError(
+                    f"{path} has format {version}; this software reads format {_VERSION}.",
+                    remedy="Use the software version that wrote it.",
+                )
+        except sqlite3.DatabaseError as error:
+            db.close()
+            raise InputError(
+                f"{path} is not a silo's state database ({error}).", remedy="Restore it from a backup."
+            ) from error
+        path.chmod(0o600)
+        return cls(db)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Open for reading only, beside a running agent.
+
+        Raises:
+            InputError: there is none.
+        """
+        if not path.exists():
+            raise InputError(f"{path} does not exist.", remedy="Start the agent once: feddrm-silo serve DIR.")
+        return cls(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, timeout=5))
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make several writes one durable step."""
+        if self._db.in_transaction:
+            yield
+            return
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    # facts: small named values
+
+    def fact(self, name: str) -> bytes | None:
+        """The value stored under `name`."""
+        row = self._db.execute("SELECT value FROM facts WHERE name=?", (name,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def set_fact(self, name: str, value: bytes) -> None:
+        """Store a value."""
+        self._db.execute("INSERT OR REPLACE INTO facts VALUES (?,?)", (name, value))
+
+    def note(self, name: str, value: object) -> None:
+        """Store a JSON value for `status`; nothing decides by it."""
+        self.set_fact(f"note:{name}", json.dumps(value).encode())
+
+    def noted(self, name: str) -> object:
+        """A JSON value stored by `note`, or None."""
+        value = self.fact(f"note:{name}")
+        return None if value is None else json.loads(value)
+
+    @property
+    def rows(self) -> sqlite3.Connection:
+        """The connection, for the classes that own tables."""
+        return self._db

@@ -1,0 +1,148 @@
+"""What the participant asks of its shell, and what the shell reports back.
+
+The participant has made durable what an effect rests on before it returns the effect; the shell acts in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from feddrm.contract.messages import CoordinatorEvent, SiloEvent
+from feddrm.contract.plan import Plan
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send on the control stream; dropped while there is none (the coordinator asks again)."""
+
+    event: SiloEvent
+
+
+@dataclass(frozen=True, slots=True)
+class LoadData:
+    """Read the hospital's records with the plan's schema; answered by DataLoaded or DataRefused."""
+
+    plan_hash: bytes
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train one round in a worker thread; answered by Trained or TrainingFailed.
+
+    Attributes:
+        model: int64[shared_size], fixed point, after the round before.
+        personal: int64[personal_size], fixed point.
+    """
+
+    plan_hash: bytes
+    plan: Plan
+    round: int
+    public_size: int
+    model: Int64s = field(repr=False)
+    personal: Int64s = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StopTraining:
+    """Stop the training thread at its next step; its result is not wanted any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Upload a blob, resuming where the coordinator's copy ends; answered by Uploaded."""
+
+    blob: bytes
+    round: int
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSum:
+    """Fetch a published sum of `size` bytes; answered by Fetched."""
+
+    blob: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSigned:
+    """This silo can answer queries for a release now."""
+
+    release: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A sentence for the silo's own log; it never leaves the hospital."""
+
+    text: str
+    warning: bool = False
+
+
+Effect = Send | LoadData | Train | StopTraining | Upload | FetchSum | ReleaseSigned | Log
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The control stream is open (again)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataLoaded:
+    """The records satisfy the schema. `commitment`: keyed hash of the data, 32 bytes. `public_size`: as configured."""
+
+    plan_hash: bytes
+    commitment: bytes
+    public_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataRefused:
+    """The records cannot be used; `detail` stays in the hospital."""
+
+    plan_hash: bytes
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A round's update, float64[shared_size], before quantisation, and the personal head after it."""
+
+    plan_hash: bytes
+    round: int
+    update: npt.NDArray[np.float64] = field(repr=False)
+    personal: Int64s = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFailed:
+    """Training ended without a result."""
+
+    plan_hash: bytes
+    round: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """The coordinator holds the whole blob, durably."""
+
+    blob: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The bytes of a sum; their hash is checked by the participant."""
+
+    blob: bytes
+    data: bytes = field(repr=False)
+
+
+LocalEvent = Connected | DataLoaded | DataRefused | Trained | TrainingFailed | Uploaded | Fetched
+Event = CoordinatorEvent | LocalEvent

@@ -1,0 +1,48 @@
+"""`feddrm-silo ledger export`: what an auditor gets. No private key, no record, no model goes with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from feddrm.contract.errors import InputError, VerificationError
+from feddrm.contract.files import atomic_write
+from feddrm.contract.home import load_silo_home
+from privacy.bundle import export_bundle
+from privacy.errors import LedgerCorrupt, LedgerError
+from privacy.ledger import Ledger
+from silo.books import origin_of
+from silo.home import Home
+from silo.peers import Heads
+from silo.state import State
+
+
+def export_ledger(directory: Path, out: Path) -> int:
+    """Write the bundle of a silo's ledger; works beside a running agent.
+
+    Returns:
+        how many leaves it holds.
+
+    Raises:
+        InputError: there is no ledger yet, or the file cannot be written.
+        VerificationError: the ledger does not match its own signed head.
+    """
+    home = Home(directory)
+    member = load_silo_home(directory)
+    # Heads and plans first: a ledger read later holds all that they belong to.
+    state = State.read(home.database)
+    try:
+        heads = {origin_of(member.federation, name): note for name, (_, note) in Heads(state).heads().items()}
+        plans = [signed.to_json() for signed in state.plans()]
+    finally:
+        state.close()
+    try:
+        ledger = Ledger.read(home.ledger, origin_of(member.federation, member.name), member.keys.identity_public)
+    except LedgerCorrupt as error:
+        raise VerificationError(
+            f"The ledger was changed or damaged: {error}.", remedy="Restore it from a backup; call the operator."
+        ) from error
+    except LedgerError as error:
+        raise InputError(f"The ledger cannot be read: {error}.") from error
+    bundle = export_bundle(ledger, witnessed=heads, roster=member.signed_roster.to_json(), plans=plans)
+    atomic_write(out, bundle.encode())
+    return ledger.size

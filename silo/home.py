@@ -1,0 +1,141 @@
+"""What the agent adds to a silo's directory (feddrm.contract.home): settings, state/, and the lock against a second."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from feddrm.contract.errors import AlreadyRunningError, InputError
+from feddrm.contract.files import load_document
+from feddrm.contract.names import Document
+
+
+class AgentSettings(Document):
+    """local/agent.toml; every key has a default, and a missing file means all defaults.
+
+    Attributes:
+        torch_threads: threads of one training step. More than one makes several processes on one machine fight.
+        capacity: queries answered at once.
+        answers_per_day: what one querier may ask in a day (UTC); an answer maps a decision boundary.
+        slot_seconds: after training, the next message leaves at the end of a slot of this length, so that the time
+            a round took does not tell the size of its batches.
+    """
+
+    torch_threads: Annotated[int, Field(ge=1, le=256)] = 1
+    capacity: Annotated[int, Field(ge=0, le=4096)] = 8
+    answers_per_day: Annotated[int, Field(ge=0)] = 1000
+    slot_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.5
+
+
+class DataSettings(Document):
+    """local/data.toml.
+
+    Attributes:
+        records: table file, relative to local/ unless absolute.
+        public_size: approximate number of patients, from a public fact or a charged noisy count; fixed for life.
+    """
+
+    records: Annotated[str, Field(min_length=1)]
+    public_size: Annotated[int, Field(ge=1, le=10**9)]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The paths of a silo's directory."""
+
+    root: Path
+
+    @property
+    def local(self) -> Path:
+        """The hospital's own, editable files."""
+        return self.root / "local"
+
+    @property
+    def state(self) -> Path:
+        """What the agent writes."""
+        return self.root / "state"
+
+    @property
+    def database(self) -> Path:
+        """The agent's memory."""
+        return self.state / "agent.db"
+
+    @property
+    def ledger(self) -> Path:
+        """The privacy ledger."""
+        return self.state / "ledger.db"
+
+    @property
+    def lock(self) -> Path:
+        """Locked while an agent runs; holds its process id."""
+        return self.state / "agent.pid"
+
+    def settings(self) -> AgentSettings:
+        """Read local/agent.toml.
+
+        Raises:
+            InputError: malformed.
+        """
+        path = self.local / "agent.toml"
+        return load_document(path, AgentSettings) if path.exists() else AgentSettings()
+
+    def data_settings(self) -> DataSettings:
+        """Read local/data.toml.
+
+        Raises:
+            InputError: missing or malformed.
+        """
+        return load_document(self.local / "data.toml", DataSettings)
+
+
+@contextmanager
+def exclusive(home: Home) -> Iterator[None]:
+    """Hold the directory for this process; the lock dies with the process, however it dies.
+
+    Raises:
+        AlreadyRunningError: another process holds it.
+        InputError: there is no such directory.
+    """
+    if not home.local.is_dir():
+        raise InputError(f"{home.root} is not a silo's directory.", remedy="Make one: feddrm-silo init DIR.")
+    home.state.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AlreadyRunningError(
+                f"Another agent (process {_pid(home) or 'unknown'}) runs on {home.root}.",
+                remedy=f"Stop it first: feddrm-silo stop {home.root}.",
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def running(home: Home) -> int | None:
+    """The process id of the agent that holds the directory, or None."""
+    if not home.lock.exists():
+        return None
+    descriptor = os.open(home.lock, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _pid(home)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _pid(home: Home) -> int | None:
+    text = home.lock.read_text(encoding="ascii").strip()
+    return int(text) if text.isdecimal() else None

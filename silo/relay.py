@@ -1,0 +1,153 @@
+"""The query relay: a stream of its own, so that answers never queue behind model chunks (design 8 and 10)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from feddrm.contract.errors import FeddrmError
+from feddrm.contract.messages import Answer, Capacity, SealedQuery, ServeEvent
+from silo.context import Work
+from silo.inference import Admitted, Answerer
+from silo.link import Backoff, Link
+from silo.state import State
+from silo.workshop import make_predictor
+
+if TYPE_CHECKING:
+    from feddrm.method.model import Predictor
+
+logger = logging.getLogger("silo")
+
+
+class Released:
+    """The models of the releases that this silo signed; only the newest one asked for stays in memory."""
+
+    def __init__(self, state: State, threads: int) -> None:
+        self._state = state
+        self._threads = threads
+        self._works: dict[bytes, Work] = {}
+        self._loaded: tuple[bytes, Predictor] | None = None
+
+    @property
+    def newest(self) -> bytes | None:
+        """Hash of the newest release."""
+        return self._state.last_release()
+
+    def width(self, release: bytes) -> int | None:
+        """How many features a query of this release has; None when this silo cannot answer for it."""
+        work = self._work(release)
+        return None if work is None else work.plan.schema_.width
+
+    def predictor(self, release: bytes) -> Callable[[], Predictor]:
+        """A function that gives the model; call it in a worker thread, as it may load torch."""
+        if self._loaded is not None and self._loaded[0] == release:
+            loaded = self._loaded[1]
+            return lambda: loaded
+        work = self._work(release)
+        if work is None:
+            raise LookupError("a query was admitted for an unknown release")
+        plan = work.plan
+        model = self._state.model(work.plan_hash, plan.training.rounds)
+        personal = self._state.personal(work.plan_hash)
+        if model is None or personal is None:
+            raise LookupError("the state holds no model of a signed release")
+
+        def load() -> Predictor:
+            predictor = make_predictor(plan, model, personal[1], self._threads)
+            self._loaded = (release, predictor)
+            return predictor
+
+        return load
+
+    def _work(self, release: bytes) -> Work | None:
+        if release not in self._works:
+            name = self._state.release_plan(release)
+            job = None if name is None else self._state.job(name)
+            if job is None:
+                return None
+            self._works[release] = Work.of(job.signed.body)
+        return self._works[release]
+
+
+class Relay:
+    """Answers queries over one stream, again after every break.
+
+    Args:
+        answerer: decides and seals.
+        released: this silo's models.
+        capacity: what this silo declares.
+    """
+
+    def __init__(self, answerer: Answerer, released: Released, capacity: int) -> None:
+        self._answerer = answerer
+        self._released = released
+        self._capacity = capacity
+        self._changed = asyncio.Event()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="inference")
+
+    def release_changed(self) -> None:
+        """A newer release was signed: say so on a new stream."""
+        self._changed.set()
+
+    def close(self) -> None:
+        """Let go of the worker thread."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, link: Link) -> None:
+        """Serve for ever."""
+        backoff = Backoff()
+        while True:
+            self._changed.clear()
+            release = self._released.newest
+            if release is None:
+                await self._changed.wait()
+                continue
+            async with asyncio.TaskGroup() as group:
+                serving = group.create_task(self._serve(link, Capacity(self._capacity, release)))
+                changed = group.create_task(self._changed.wait())
+                await asyncio.wait({serving, changed}, return_when=asyncio.FIRST_COMPLETED)
+                serving.cancel()
+                changed.cancel()
+            if not self._changed.is_set():
+                await asyncio.sleep(backoff.next())
+
+    async def _serve(self, link: Link, capacity: Capacity) -> None:
+        outbox: asyncio.Queue[ServeEvent] = asyncio.Queue()
+        try:
+            async with asyncio.TaskGroup() as group:
+
+                def receive(event: SealedQuery) -> None:
+                    admitted, detail = self._answerer.admit(event, _now_ms())
+                    if detail:
+                        logger.warning("A query of %s is refused: %s", event.querier, detail)
+                    if isinstance(admitted, Answer):
+                        outbox.put_nowait(admitted)
+                    elif admitted is not None:
+                        group.create_task(self._answer(admitted, outbox))
+
+                await link.serve(capacity, outbox, receive)
+        except* FeddrmError as errors:
+            logger.info("The query relay was interrupted: %s", errors.exceptions[0])
+
+    async def _answer(self, admitted: Admitted, outbox: asyncio.Queue[ServeEvent]) -> None:
+        answered = False
+        try:
+            load = self._released.predictor(admitted.release)
+            prediction = await asyncio.get_running_loop().run_in_executor(
+                self._pool, lambda: load().predict(admitted.features)
+            )
+            outbox.put_nowait(self._answerer.finish(admitted, prediction.probabilities, _now_ms()))
+            answered = True
+        except FeddrmError as error:
+            logger.warning("A query could not be answered: %s", error)
+        finally:
+            if not answered:
+                outbox.put_nowait(self._answerer.fail(admitted))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

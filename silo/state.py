@@ -1,0 +1,264 @@
+"""What a silo remembers of its jobs: plans, models, sessions, updates, outcomes (design 6, "Spent rounds")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from feddrm.contract.signed import Signed
+from silo.database import Database
+
+Int64s = npt.NDArray[np.int64]
+Outcome = Literal["released", "lost"]
+
+_SESSION: Final = "attempt, announcement, session, boot, members, masked, released, certified"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A plan that this silo agreed to. `round`: the last one applied or known lost; `ended` is empty while it runs."""
+
+    plan: bytes
+    signed: Signed
+    round: int
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A session this silo entered, whatever became of it.
+
+    `announcement` is the R0 body, `session` its SHA-256, `members` are U1 (known once `masked`). `masked`: a masked
+    input left. `released`: unmasking shares left. `certified`: a valid abort certificate was seen.
+    """
+
+    attempt: int
+    announcement: bytes
+    session: bytes
+    boot: bytes
+    members: tuple[str, ...] = ()
+    masked: bool = False
+    released: bool = False
+    certified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """How a round ended here. `record` is the body of the ack or of the lost record; `certified` once t silos or the
+    round key vouched for it."""
+
+    outcome: Outcome
+    record: bytes
+    certified: bool
+
+
+class State(Database):
+    """Jobs, models, sessions, updates, outcomes and releases."""
+
+    # jobs, models, personal heads
+
+    def add_job(self, plan: bytes, signed: Signed, model: Int64s, personal: Int64s) -> None:
+        """Remember an accepted plan with its initial model and personal head."""
+        with self.transaction():
+            self._db.execute("INSERT INTO jobs (plan, signed, round) VALUES (?,?,0)", (plan, signed.to_json()))
+            self._db.execute("INSERT INTO models VALUES (?,0,?)", (plan, model.astype("<i8").tobytes()))
+            self.set_personal(plan, 0, personal)
+
+    def job(self, plan: bytes) -> Job | None:
+        """The job of a plan hash."""
+        return self._job("plan=?", (plan,))
+
+    def active_job(self) -> Job | None:
+        """The job that has not ended."""
+        return self._job("ended IS NULL", ())
+
+    def last_job(self) -> Job | None:
+        """The newest job, ended or not."""
+        return self._job("1 ORDER BY serial DESC LIMIT 1", ())
+
+    def plans(self) -> tuple[Signed, ...]:
+        """All plans that this silo ever agreed to, as the operator signed them."""
+        rows = self._db.execute("SELECT signed FROM jobs ORDER BY serial").fetchall()
+        return tuple(Signed.from_json(row[0]) for row in rows)
+
+    def _job(self, where: str, arguments: tuple[bytes, ...]) -> Job | None:
+        row = self._db.execute(
+            f"SELECT plan, signed, round, ended FROM jobs WHERE {where}",  # noqa: S608 (constants only)
+            arguments,
+        ).fetchone()
+        if row is None:
+            return None
+        return Job(bytes(row[0]), Signed.from_json(row[1]), row[2], row[3] or "")
+
+    def end_job(self, plan: bytes, reason: str) -> None:
+        """A job never becomes active again; what waited for a resolution is dropped with it."""
+        with self.transaction():
+            self._db.execute("UPDATE jobs SET ended=? WHERE plan=? AND ended IS NULL", (reason or "ended", plan))
+            self._db.execute("DELETE FROM updates WHERE plan=?", (plan,))
+
+    def model(self, plan: bytes, round_number: int) -> Int64s | None:
+        """The shared fixed-point model after a round, int64[n]; the last two are kept."""
+        row = self._db.execute("SELECT model FROM models WHERE plan=? AND round=?", (plan, round_number)).fetchone()
+        return None if row is None else np.frombuffer(row[0], "<i8").astype(np.int64)
+
+    def personal(self, plan: bytes) -> tuple[int, Int64s] | None:
+        """The personal head, fixed point int64[m], and the round in which it was last trained."""
+        row = self._db.execute("SELECT round, head FROM personal WHERE plan=?", (plan,)).fetchone()
+        return None if row is None else (row[0], np.frombuffer(row[1], "<i8").astype(np.int64))
+
+    def set_personal(self, plan: bytes, round_number: int, head: Int64s) -> None:
+        """Replace the personal head."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO personal VALUES (?,?,?)", (plan, round_number, head.astype("<i8").tobytes())
+        )
+
+    # sessions
+
+    def enter(self, plan: bytes, stage: int, round_number: int, entered: Entered) -> None:
+        """Mark a session as entered. Must precede everything that answers it.
+
+        Raises:
+            sqlite3.IntegrityError: entered before.
+        """
+        self._db.execute(
+            "INSERT INTO sessions (plan, stage, round, attempt, announcement, session, boot) VALUES (?,?,?,?,?,?,?)",
+            (plan, stage, round_number, entered.attempt, entered.announcement, entered.session, entered.boot),
+        )
+
+    def highest(self, plan: bytes) -> tuple[int, int, int]:
+        """The highest (stage, round, attempt) entered for a plan; zeros before the first."""
+        row = self._db.execute(
+            "SELECT stage, round, attempt FROM sessions WHERE plan=? ORDER BY stage DESC, round DESC, attempt DESC",
+            (plan,),
+        ).fetchone()
+        return (0, 0, 0) if row is None else (row[0], row[1], row[2])
+
+    def entered(self, plan: bytes, stage: int, round_number: int) -> tuple[Entered, ...]:
+        """All sessions entered for one round, by attempt."""
+        return self._sessions("plan=? AND stage=? AND round=? ORDER BY attempt", (plan, stage, round_number))
+
+    def session(self, session: bytes) -> Entered | None:
+        """An entered session by the hash of its announcement."""
+        return next(iter(self._sessions("session=?", (session,))), None)
+
+    def _sessions(self, where: str, arguments: tuple[bytes | int, ...]) -> tuple[Entered, ...]:
+        query = f"SELECT {_SESSION} FROM sessions WHERE {where}"  # noqa: S608 (constants only)
+        rows = self._db.execute(query, arguments).fetchall()
+        return tuple(
+            Entered(
+                attempt=r[0],
+                announcement=bytes(r[1]),
+                session=bytes(r[2]),
+                boot=bytes(r[3]),
+                members=tuple(r[4].split()),
+                masked=bool(r[5]),
+                released=bool(r[6]),
+                certified=bool(r[7]),
+            )
+            for r in rows
+        )
+
+    def refuse(self, session: bytes) -> None:
+        """Remember an announcement that this silo said it never takes part in."""
+        self._db.execute("INSERT OR IGNORE INTO refused VALUES (?)", (session,))
+
+    def was_refused(self, session: bytes) -> bool:
+        """Whether it said so."""
+        return self._db.execute("SELECT 1 FROM refused WHERE session=?", (session,)).fetchone() is not None
+
+    def spend(self, plan: bytes, stage: int, round_number: int, attempt: int, members: tuple[str, ...]) -> None:
+        """Mark a session of U1 = `members` as masked, before the masked input leaves."""
+        with self.transaction():
+            self.mark(plan, stage, round_number, attempt, "masked")
+            self._db.execute(
+                "UPDATE sessions SET members=? WHERE plan=? AND stage=? AND round=? AND attempt=?",
+                (" ".join(members), plan, stage, round_number, attempt),
+            )
+
+    def mark(
+        self,
+        plan: bytes,
+        stage: int,
+        round_number: int,
+        attempt: int,
+        what: Literal["masked", "released", "certified"],
+    ) -> None:
+        """Set one mark of a session; a mark is never taken back."""
+        done = self._db.execute(
+            f"UPDATE sessions SET {what}=1 WHERE plan=? AND stage=? AND round=? AND attempt=?",  # noqa: S608 (Literal)
+            (plan, stage, round_number, attempt),
+        )
+        if done.rowcount != 1:
+            raise LookupError("a session is marked that was never entered")
+
+    # quantised updates
+
+    def update(self, plan: bytes, stage: int, round_number: int) -> Int64s | None:
+        """The quantised update of a round that is not resolved yet, int64[n]."""
+        row = self._db.execute(
+            "SELECT q FROM updates WHERE plan=? AND stage=? AND round=?", (plan, stage, round_number)
+        ).fetchone()
+        return None if row is None else np.frombuffer(row[0], "<i8").astype(np.int64)
+
+    def set_update(self, plan: bytes, stage: int, round_number: int, q: Int64s, personal: Int64s) -> None:
+        """Keep a trained round: the quantised update and the personal head that came with it, in one step.
+
+        Raises:
+            sqlite3.IntegrityError: the round has one already.
+        """
+        with self.transaction():
+            self._db.execute(
+                "INSERT INTO updates VALUES (?,?,?,?)", (plan, stage, round_number, q.astype("<i8").tobytes())
+            )
+            self.set_personal(plan, round_number, personal)
+
+    # outcomes
+
+    def outcome(self, plan: bytes, round_number: int) -> Resolved | None:
+        """How a round ended here."""
+        row = self._db.execute(
+            "SELECT outcome, record, certified FROM outcomes WHERE plan=? AND round=?", (plan, round_number)
+        ).fetchone()
+        return None if row is None else Resolved(row[0], bytes(row[1]), bool(row[2]))
+
+    def resolve(self, plan: bytes, stage: int, round_number: int, resolved: Resolved, model: Int64s) -> None:
+        """End a round with the model after it. The update is dropped: it is never masked again."""
+        with self.transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO outcomes VALUES (?,?,?,?,?)",
+                (plan, round_number, resolved.outcome, resolved.record, resolved.certified),
+            )
+            self._db.execute(
+                "INSERT OR REPLACE INTO models VALUES (?,?,?)", (plan, round_number, model.astype("<i8").tobytes())
+            )
+            self._db.execute("DELETE FROM models WHERE plan=? AND round<?", (plan, round_number - 1))
+            self._db.execute("UPDATE jobs SET round=? WHERE plan=?", (round_number, plan))
+            self._db.execute("DELETE FROM updates WHERE plan=? AND stage=? AND round<=?", (plan, stage, round_number))
+
+    def certify(self, plan: bytes, round_number: int) -> None:
+        """A round's outcome was seen certified."""
+        self._db.execute("UPDATE outcomes SET certified=1 WHERE plan=? AND round=?", (plan, round_number))
+
+    def released(self, plan: bytes) -> int:
+        """How many rounds were published, lost ones not counted."""
+        row = self._db.execute("SELECT COUNT(*) FROM outcomes WHERE plan=? AND outcome='released'", (plan,)).fetchone()
+        return int(row[0])
+
+    # releases that this silo signed and can answer for
+
+    def add_release(self, release: bytes, plan: bytes) -> None:
+        """Remember a signed release by the hash of its statement."""
+        self._db.execute("INSERT OR IGNORE INTO releases (release, plan) VALUES (?,?)", (release, plan))
+
+    def release_plan(self, release: bytes) -> bytes | None:
+        """The plan whose model a release is."""
+        row = self._db.execute("SELECT plan FROM releases WHERE release=?", (release,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def last_release(self) -> bytes | None:
+        """The newest release that this silo signed."""
+        row = self._db.execute("SELECT release FROM releases ORDER BY serial DESC LIMIT 1").fetchone()
+        return None if row is None else bytes(row[0])

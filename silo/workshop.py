@@ -1,0 +1,110 @@
+"""The one worker thread in which records are read and models trained, so that the stream lives meanwhile (design 10).
+
+torch is imported here only, and only when there is something to train or to predict.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from feddrm.contract.errors import FeddrmError, InputError, MissingExtraError
+from feddrm.contract.plan import Plan
+from feddrm.method.layout import layout_of
+from silo.data import Records, load_records
+from silo.effects import DataLoaded, DataRefused, LoadData, Train, Trained, TrainingFailed
+from silo.home import Home
+
+if TYPE_CHECKING:
+    from feddrm.method.model import Predictor
+    from feddrm.method.trainer import Trainer
+    from feddrm.method.update import Model
+
+
+def require_torch(threads: int) -> None:
+    """Import torch and set its threads: with the default, agents on one machine slow each other 20 times down.
+
+    Raises:
+        MissingExtraError: torch or opacus is not installed.
+    """
+    try:
+        import opacus  # noqa: F401
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("feddrm-silo", "silo", error.name or "torch") from error
+    torch.set_num_threads(threads)
+
+
+def make_predictor(plan: Plan, model: Model, personal: Model, threads: int) -> Predictor:
+    """The silo's own model, ready to predict.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+    """
+    require_torch(threads)
+    from feddrm.method.model import Predictor
+
+    return Predictor(plan, model, personal)
+
+
+class Workshop:
+    """Reads records and trains rounds, one at a time, in one thread; `read` and `round` block and run there.
+
+    Args:
+        home: the silo's directory.
+        me: this silo's name.
+        threads: of torch.
+        entropy: a CSPRNG, for sampling and noise.
+        commit: keyed hash (32 bytes) of the records' digest.
+    """
+
+    def __init__(
+        self, home: Home, me: str, threads: int, entropy: Callable[[int], bytes], commit: Callable[[bytes], bytes]
+    ) -> None:
+        self._home = home
+        self._me = me
+        self._threads = threads
+        self._entropy = entropy
+        self._commit = commit
+        self._records: tuple[bytes, Records] | None = None
+        self._trainer: tuple[bytes, Trainer] | None = None
+
+    def read(self, effect: LoadData) -> DataLoaded | DataRefused:
+        """Read the records with the plan's schema."""
+        try:
+            records = load_records(self._home, effect.plan.schema_)
+            require_torch(self._threads)
+        except FeddrmError as error:
+            return DataRefused(effect.plan_hash, str(error))
+        self._records = (effect.plan_hash, records)
+        self._trainer = None
+        return DataLoaded(effect.plan_hash, self._commit(records.digest), records.public_size)
+
+    def round(self, effect: Train, stop: threading.Event) -> Trained | TrainingFailed:
+        """Train one round; `stop` ends it at its next step."""
+        try:
+            trainer = self._trainer_of(effect)
+            update, personal = trainer.train_round(effect.model, effect.personal, stop)
+        except FeddrmError as error:
+            return TrainingFailed(effect.plan_hash, effect.round, str(error))
+        return Trained(effect.plan_hash, effect.round, update, personal)
+
+    def _trainer_of(self, effect: Train) -> Trainer:
+        """One trainer a job: its hooks are installed once."""
+        if self._trainer is not None and self._trainer[0] == effect.plan_hash:
+            return self._trainer[1]
+        if self._records is None or self._records[0] != effect.plan_hash:
+            raise InputError("The records of this job have not been read.")
+        from feddrm.method.trainer import Trainer
+
+        trainer = Trainer(
+            effect.plan,
+            layout_of(effect.plan),
+            self._records[1].dataset,
+            effect.plan.silos.index(self._me),
+            effect.public_size,
+            self._entropy,
+        )
+        self._trainer = (effect.plan_hash, trainer)
+        return trainer
