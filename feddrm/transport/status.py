@@ -35,6 +35,14 @@ class BusyError(UnreachableError):
     """The other side works but has no room, or a rate limit is reached: ask again later."""
 
 
+class NoReleaseError(UnreachableError):
+    """No release is in service yet."""
+
+
+class ReleaseChangedError(InputError):
+    """A query is about a release that is no longer in service."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """What goes over the wire in place of an error."""
@@ -44,15 +52,17 @@ class Status:
     kind: str
 
 
-# The first class that fits wins, so BusyError stands before its base.
+# The first class that fits wins, so subclasses stand before their bases.
 _KINDS: Final[tuple[tuple[type[FeddrmError], Status], ...]] = (
     (MalformedError, Status(Code.INVALID_ARGUMENT, "The message does not have the agreed form.", "malformed")),
     (NotAuthorisedError, Status(Code.PERMISSION_DENIED, "Not authorised.", "not-authorised")),
     (BusyError, Status(Code.RESOURCE_EXHAUSTED, "Busy; ask again later.", "busy")),
+    (NoReleaseError, Status(Code.UNAVAILABLE, "No release is in service yet; ask again later.", "no-release")),
     (UnreachableError, Status(Code.UNAVAILABLE, "Whoever is needed for this cannot be reached now.", "unreachable")),
     (BudgetError, Status(Code.FAILED_PRECONDITION, "A budget or limit is used up.", "budget")),
     (VerificationError, Status(Code.FAILED_PRECONDITION, "A signature, hash or proof fails.", "verification")),
     (AlreadyRunningError, Status(Code.ALREADY_EXISTS, "Already running.", "already-running")),
+    (ReleaseChangedError, Status(Code.FAILED_PRECONDITION, "Another release is in service now.", "release-changed")),
     (UsageError, Status(Code.FAILED_PRECONDITION, "The request is refused.", "input")),
     (InputError, Status(Code.FAILED_PRECONDITION, "The request is refused.", "input")),
 )
@@ -101,7 +111,7 @@ _CONNECTION: Final = (
 )
 _CLOSED: Final = (
     "The server at {0} closed the connection.",
-    "It is restarting, or it refuses this member's certificate; feddrm-silo preflight tells which.",
+    "It is restarting, or it does not accept this member's certificate.",
 )
 
 

@@ -36,10 +36,11 @@ async def idle_stream(server_side: Sequence[tuple[str, Any]]) -> grpc.StatusCode
     await server.start()
     try:
         async with grpc.aio.insecure_channel(str(address), options=faster(channel_options(address))) as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                async for message in channel.unary_stream("/quiet/stream")(b"", timeout=SECONDS):
-                    assert message == b"hello"
-        return caught.value.code()
+            call = channel.unary_stream("/quiet/stream")(b"", timeout=SECONDS)
+            assert await call.read() == b"hello"
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call.read()
+            return await call.code()
     finally:
         await server.stop(0)
 

@@ -32,7 +32,7 @@ from feddrm.transport.guard import Guard
 from feddrm.transport.options import channel_options, server_options
 from feddrm.transport.peers import ROLE_OF_METHOD, Peer, peer_of
 from feddrm.transport.recorder import Recorder, read_recording
-from feddrm.transport.status import BusyError, error_of, status_of
+from feddrm.transport.status import BusyError, NoReleaseError, ReleaseChangedError, error_of, status_of
 from feddrm.v1 import common_pb2, operator_pb2, query_pb2, silo_pb2
 
 NOW = time.time_ns() // 1_000_000
@@ -361,6 +361,8 @@ ERRORS: list[FeddrmError] = [
     MalformedError("d"),
     NotAuthorisedError("d"),
     BusyError("d"),
+    NoReleaseError("d"),
+    ReleaseChangedError("d"),
     UnreachableError("d"),
     BudgetError("d"),
     VerificationError("d"),

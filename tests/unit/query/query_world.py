@@ -38,6 +38,7 @@ from feddrm.method.model import Predictor
 from feddrm.method.update import head_hash, trunk_hash, trunk_tensors
 from feddrm.transport.recorder import Recorder
 from feddrm.transport.server import make_server
+from feddrm.transport.status import NoReleaseError
 from feddrm.v1 import query_pb2_grpc
 
 NAMES = ("hospital-a", "hospital-b", "hospital-c")
@@ -104,6 +105,7 @@ class World:
     directory: Path
     seen: list[bytes] = field(default_factory=list)
     fetches: int = 0
+    in_service: bool = True
 
     def __post_init__(self) -> None:
         self.operator, self.round_key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
@@ -196,6 +198,8 @@ class Service(query_pb2_grpc.QueryServiceServicer):
         return codec.HELLO.to_wire(m.Hello("test", "retina", now(), self.world.signed_roster))
 
     async def GetRelease(self, request: Any, context: Any) -> Any:
+        if not self.world.in_service:
+            raise NoReleaseError("none")
         return codec.QUERIER_RELEASE.to_wire(self.world.offer)
 
     async def Fetch(self, request: Any, context: Any) -> AsyncIterator[Any]:

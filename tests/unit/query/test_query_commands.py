@@ -383,6 +383,13 @@ def test_a_wrong_number_of_classes_is_refused(world: World, run: Run) -> None:
     assert "3 classes" in error
 
 
+def test_nothing_released_yet(world: World, run: Run) -> None:
+    world.in_service = False
+    code, _, error = run("route")
+    assert code == ExitCode.UNREACHABLE
+    assert "No release is in service yet" in error
+
+
 # Wrong input.
 
 
