@@ -85,7 +85,7 @@ def invoke(app: typer.Typer, argv: Sequence[str]) -> int:
             _report(argv, error.exit_code, error.message, error.remedy)
             return error.exit_code
         except _PARSER_ERROR as error:
-            return _usage(argv, error)
+            return _usage(argv, error, app.info.name or "feddrm")
         except (KeyboardInterrupt, EOFError, typer.Abort):
             print("Interrupted.", file=sys.stderr)
             return INTERRUPTED
@@ -98,14 +98,14 @@ def invoke(app: typer.Typer, argv: Sequence[str]) -> int:
     return ExitCode.DONE
 
 
-def _usage(argv: Sequence[str], error: Any) -> int:
+def _usage(argv: Sequence[str], error: Any, program: str) -> int:
     message = str(error.format_message()).replace("Value error, ", "")
     if type(error).__name__ == "NoArgsIsHelpError":
         print(message, file=sys.stderr)
         return ExitCode.USAGE
     context = getattr(error, "ctx", None)
-    remedy = f"Try: {context.command_path} --help" if context is not None else ""
-    _report(argv, ExitCode.USAGE, message, remedy)
+    command = program if context is None else context.command_path
+    _report(argv, ExitCode.USAGE, message, f"Try: {command} --help")
     return ExitCode.USAGE
 
 
