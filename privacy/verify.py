@@ -122,8 +122,8 @@ def _check_witnesses(origin: str, key: bytes, tree: Tree, witnessed: Mapping[str
 def _check_witness(witness: str, tree: Tree, seen: Head) -> Check:
     if seen.size > tree.size:
         message = (
-            f"{witness} saw {seen.size} leaves, the bundle holds {tree.size}: the log was cut short, or an "
-            "older copy was put back"
+            f"{witness} saw {seen.size} leaves, the bundle holds {tree.size}: the log was cut short, an older copy "
+            "was put back, or the bundle was exported earlier than the other"
         )
         return Check("witnesses", False, None, message)
     if tree.root(seen.size) != seen.root:

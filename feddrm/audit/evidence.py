@@ -1,0 +1,198 @@
+"""The auditor's evidence, put in order: which keys and plans may be believed, and who witnessed whose ledger.
+
+Everything is believed on the word of one key only, the operator's, which comes from the federation's root and not
+from a bundle. A hospital's identity key comes from the roster that the operator signed; a plan counts if the
+operator signed it; a witnessed head counts if the hospital itself signed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from feddrm.contract.announce import STAGE_TRAIN
+from feddrm.contract.charge import charge
+from feddrm.contract.errors import FeddrmError, InputError, VerificationError
+from feddrm.contract.files import read_bounded
+from feddrm.contract.fingerprint import normalise_fingerprint
+from feddrm.contract.kit import FederationRoot, load_federation_root
+from feddrm.contract.roster import Roster, verify_roster
+from feddrm.contract.signed import Signed
+from feddrm.contract.signed_plan import SignedPlan, verify_plan
+from privacy.account import LifeSpend
+from privacy.bundle import MAXIMUM_BUNDLE, Bundle, parse_bundle
+from privacy.errors import LedgerCorrupt, MalformedError
+from privacy.leaves import Record
+from privacy.note import open_head
+from privacy.summary import JobSummary, summarise
+from privacy.verify import Check, PlanTerms, verify_log
+
+SELF: Final = "another export"
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibit:
+    """A bundle and the file that it came from."""
+
+    path: Path
+    bundle: Bundle
+
+    @property
+    def silo(self) -> str:
+        """The hospital that the bundle says it is of."""
+        return self.bundle.origin.rsplit("/", 1)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All checks of one ledger, and its figures where its leaves can be read. Figures of a ledger that is not verified
+    are the hospital's word only."""
+
+    exhibit: Exhibit
+    checks: tuple[Check, ...]
+    jobs: tuple[JobSummary, ...]
+    life: LifeSpend | None
+
+    @property
+    def verified(self) -> bool:
+        """Whether nothing failed."""
+        return all(check.passed for check in self.checks)
+
+
+def read_exhibit(path: Path) -> Exhibit:
+    """Read a bundle's file.
+
+    Raises:
+        InputError: it cannot be read, or is no bundle.
+    """
+    try:
+        return Exhibit(path, parse_bundle(read_bounded(path, limit=MAXIMUM_BUNDLE)))
+    except MalformedError as error:
+        raise InputError(
+            f"{path} is not a ledger bundle: {error}.", remedy="Bundles are made by feddrm-silo ledger export."
+        ) from error
+
+
+def read_root(path: Path, fingerprint: str | None) -> FederationRoot:
+    """Read the trust anchor.
+
+    Args:
+        path: the file federation.root.
+        fingerprint: the federation's, as it came by another way, or None to take the file as it is.
+
+    Raises:
+        InputError: file or fingerprint is none.
+        VerificationError: the file is of another federation than the fingerprint.
+    """
+    anchor = load_federation_root(path)
+    if fingerprint is not None and normalise_fingerprint(fingerprint) != anchor.fingerprint:
+        raise VerificationError(
+            f"{path} is not the root of the federation whose fingerprint you gave.",
+            remedy="Do not rely on it; ask the operator for both again, by two ways.",
+        )
+    return anchor
+
+
+def judge(anchor: FederationRoot, exhibits: Sequence[Exhibit]) -> tuple[Verdict, ...]:
+    """Verify all bundles together; each one's peers are the witnesses of its ledger."""
+    rosters: list[Roster | str] = [_roster(anchor, exhibit) for exhibit in exhibits]
+    believed = sorted((r for r in rosters if isinstance(r, Roster)), key=lambda r: r.version, reverse=True)
+    return tuple(
+        _judge(anchor, exhibit, roster, believed, exhibits) for exhibit, roster in zip(exhibits, rosters, strict=True)
+    )
+
+
+def _judge(
+    anchor: FederationRoot,
+    exhibit: Exhibit,
+    own: Roster | str,
+    believed: Sequence[Roster],
+    exhibits: Sequence[Exhibit],
+) -> Verdict:
+    bundle, checks = exhibit.bundle, []
+    if isinstance(own, str):
+        checks.append(Check("roster", False, None, own))
+    else:
+        checks.append(Check("roster", True, None, f"version {own.version}, signed by the operator"))
+    if bundle.origin != f"feddrm/{anchor.federation}/{exhibit.silo}":
+        checks.append(Check("origin", False, None, f"{bundle.origin} is not a log of {anchor.federation}"))
+        return Verdict(exhibit, tuple(checks), (), None)
+    key = _identity(exhibit.silo, believed)
+    if key is None:
+        checks.append(Check("roster", False, None, f"no roster signed by the operator lists {exhibit.silo}"))
+        return Verdict(exhibit, tuple(checks), (), None)
+    plans, faults = _plans(anchor, exhibit)
+    checks += faults
+    checks += verify_log(
+        origin=bundle.origin,
+        key=key,
+        leaves=bundle.leaves,
+        head=bundle.head,
+        plans=plans,
+        witnessed=_witnessed(exhibit, key, exhibits),
+    )
+    try:
+        jobs, life = summarise(Record.decode(body).leaf for body in bundle.leaves)
+    except (MalformedError, LedgerCorrupt, ValueError):
+        # Each of these is a failed check above already.
+        return Verdict(exhibit, tuple(checks), (), None)
+    return Verdict(exhibit, tuple(checks), jobs, life)
+
+
+def _roster(anchor: FederationRoot, exhibit: Exhibit) -> Roster | str:
+    try:
+        signed = Signed.from_json(exhibit.bundle.roster)
+        return verify_roster(signed, federation=anchor.federation, operator=anchor.operator)
+    except FeddrmError as error:
+        return error.message
+
+
+def _identity(silo: str, believed: Sequence[Roster]) -> bytes | None:
+    # The newest roster that lists the silo: it may have left the federation since.
+    for roster in believed:
+        for member in roster.silos:
+            if member.name == silo:
+                return member.identity
+    return None
+
+
+def _plans(anchor: FederationRoot, exhibit: Exhibit) -> tuple[dict[bytes, PlanTerms], list[Check]]:
+    plans, faults = {}, []
+    for number, text in enumerate(exhibit.bundle.plans, start=1):
+        try:
+            signed = verify_plan(Signed.from_json(text), federation=anchor.federation, operator=anchor.operator)
+            if exhibit.silo not in signed.plan.silos:
+                raise VerificationError(f"The plan {signed.plan.name} does not name {exhibit.silo}.")
+            plans[signed.hash] = _terms(signed)
+        except FeddrmError as error:
+            faults.append(Check("plan", False, None, f"plan {number} of the bundle: {error.message}"))
+        except ValueError as error:
+            faults.append(Check("plan", False, None, f"plan {number} of the bundle cannot be accounted: {error}"))
+    return plans, faults
+
+
+def _terms(signed: SignedPlan) -> PlanTerms:
+    cost = charge(signed.plan)
+    stages = {STAGE_TRAIN: (cost.round_event, signed.plan.training.rounds)} if cost.round_event else {}
+    return PlanTerms(signed.plan.name, cost.delta, stages)
+
+
+def _witnessed(exhibit: Exhibit, key: bytes, exhibits: Sequence[Exhibit]) -> Mapping[str, bytes]:
+    origin = exhibit.bundle.origin
+    witnessed = {}
+    for other in exhibits:
+        if other is exhibit:
+            continue
+        if other.bundle.origin != origin:
+            if origin in other.bundle.witnessed:
+                witnessed[other.silo] = other.bundle.witnessed[origin]
+            continue
+        # A second export of the same ledger speaks against this one only where both reach: a longer one is later.
+        try:
+            if open_head(other.bundle.head, origin, key).size <= len(exhibit.bundle.leaves):
+                witnessed[f"{SELF} ({other.path.name})"] = other.bundle.head
+        except MalformedError:
+            continue
+    return witnessed
