@@ -43,9 +43,9 @@ class ChunkAssembler:
     Args:
         blob: SHA-256 of the whole.
         limit: most bytes the whole may have; with `exact` it must have just as many.
-        path: where the whole will lie. Until it is complete it is kept beside it as `<name>.part`.
+        path: where the whole will lie. Until it is complete, what has come is kept beside it as `<name>.part`.
 
-    A resumed part is hashed again, so a damaged disk shows at the latest when the whole is checked.
+    A resumed part is hashed again but for its last CHUNK_BYTES, which are asked for once more.
     """
 
     def __init__(self, blob: bytes, *, limit: int, exact: bool = False, path: Path | None = None) -> None:
@@ -62,19 +62,25 @@ class ChunkAssembler:
             self._resume(path)
 
     def _resume(self, path: Path) -> None:
-        whole = path.exists()
-        part = path if whole else self._part(path)
-        if not part.exists():
+        source = path if path.exists() else self._part(path)
+        if not source.exists():
             return
-        with part.open("rb") as source:
-            while piece := source.read(CHUNK_BYTES):
+        before, last = self._hash.copy(), 0
+        with source.open("rb") as file:
+            while piece := file.read(CHUNK_BYTES):
+                before, last = self._hash.copy(), len(piece)
                 self._hash.update(piece)
-                self._held += len(piece)
-        intact = self._hash.digest() == self.blob
-        if self._held > self._limit or (whole and not intact):
-            self._discard()
-        elif intact:
+                self._held += last
+        if self._hash.digest() == self.blob and self._held <= self._limit:
             self._finish()
+        elif source == path or self._held > self._limit:
+            self.discard()
+        else:
+            # The last piece is fetched again. Otherwise a damaged part of full length would leave nothing to be sent,
+            # and the check of the whole, which finds the damage, would never run.
+            self._hash, self._held = before, self._held - last
+            with source.open("r+b") as file:
+                file.truncate(self._held)
 
     @staticmethod
     def _part(path: Path) -> Path:
@@ -114,7 +120,7 @@ class ChunkAssembler:
         self._write(chunk.data)
         if self._held == chunk.size:
             if self._hash.digest() != self.blob:
-                self._discard()
+                self.discard()
                 raise VerificationError("The bytes received do not have the hash that names them.")
             self._finish()
 
@@ -154,11 +160,13 @@ class ChunkAssembler:
             finally:
                 os.close(directory)
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
+        """Forget all that is held and start over."""
         self._hash = hashlib.sha256()
         self._memory.clear()
         self._held = 0
         self._size = None
+        self._complete = False
         if self._path is not None:
             self._part(self._path).unlink(missing_ok=True)
             self._path.unlink(missing_ok=True)

@@ -91,7 +91,15 @@ async def _trunk(coordinator: Coordinator, offered: QuerierRelease, layout: Layo
     limit = 4 * sum(tensor.size for tensor in layout.part("trunk")) + _HEADER_LIMIT
     assembler = ChunkAssembler(offered.trunk, limit=limit, path=directory / TRUNK_FILE)
     if not assembler.complete:
-        await coordinator.fetch(assembler)
+        resumed = assembler.held > 0
+        try:
+            await coordinator.fetch(assembler)
+        except (MalformedError, VerificationError):
+            if not resumed:
+                raise
+            # The part that was kept may be what is wrong.
+            assembler.discard()
+            await coordinator.fetch(assembler)
     return assembler.data()
 
 

@@ -119,6 +119,16 @@ def test_the_trunk_is_fetched_once_and_again_when_damaged(world: World, run: Run
     assert trunk.read_bytes() == world.trunk
 
 
+def test_a_part_of_a_trunk_longer_than_the_whole_heals(world: World, run: Run) -> None:
+    assert run("route")[0] == 0
+    (trunk,) = (world.querier / "state" / "releases").glob("*/trunk.safetensors")
+    trunk.rename(trunk.with_name("trunk.safetensors.part"))
+    with trunk.with_name("trunk.safetensors.part").open("ab") as part:
+        part.write(b"more")
+    assert run("route")[0] == 0
+    assert trunk.read_bytes() == world.trunk
+
+
 # A dishonest coordinator.
 
 
