@@ -6,13 +6,15 @@ import hashlib
 from dataclasses import replace
 
 import pytest
-from secagg_harness import STEPS, Federation
+from secagg_harness import STEPS, Federation, stream
 
 from secagg import keys
 from secagg.aborts import abort_certificate_valid, abort_frame, read_abort
 from secagg.bodies import MAXIMUM_REASON, NO_SESSION, Abort
+from secagg.client import join
 from secagg.errors import MisuseError, ProtocolViolation, Rejected, SecaggError
-from secagg.wire import MAXIMUM_EVIDENCE, Frame, Step, encode_frames
+from secagg.server import open_session
+from secagg.wire import MAXIMUM_EVIDENCE, MAXIMUM_PROOF, Frame, Step, encode_frames
 
 
 def aborts(federation: Federation, *names: str, released: bool = False, announce: Frame | None = None) -> list[Frame]:
@@ -220,3 +222,31 @@ def test_evidence_of_a_violation_fits_an_abort(federation: Federation) -> None:
     abort = read_abort(frame, federation.members)
     assert abort.blamed == "silo-1"
     assert encode_frames([second.without_attachment()]) in frame.attachment
+
+
+# What a silo's own caller may get wrong.
+
+
+def test_joining_with_arguments_that_do_not_fit_together_is_the_callers_fault(federation: Federation) -> None:
+    announce = federation.announce(federation.announcement())
+
+    def try_join(members: dict[str, bytes], me: str, signer: str, proof: bytes) -> None:
+        join(
+            announce,
+            server_key=federation.server_key,
+            members=members,
+            me=me,
+            signer=federation.identity[signer],
+            entropy=stream("join"),
+            ledger_proof=proof,
+        )
+
+    try_join(federation.members, "silo-0", "silo-0", bytes(MAXIMUM_PROOF))
+    with pytest.raises(MisuseError, match="identity key"):
+        try_join(federation.members, "silo-0", "silo-1", b"")
+    with pytest.raises(MisuseError, match="share one identity key"):
+        try_join(federation.members | {"silo-1": federation.members["silo-2"]}, "silo-0", "silo-0", b"")
+    with pytest.raises(MisuseError, match="ledger proof"):
+        try_join(federation.members, "silo-0", "silo-0", bytes(MAXIMUM_PROOF + 1))
+    with pytest.raises(MisuseError, match="not in the roster"):
+        open_session(federation.announcement(), federation.round_key, {"silo-0": b""})
