@@ -16,7 +16,7 @@ from feddrm.contract.seal import AskContext, open_answer, seal_request
 from feddrm.query.coordinator import Coordinator
 from feddrm.query.model import QuerierModel
 from feddrm.query.route import Routed, batches, route_rows
-from feddrm.transport.client import BusyError
+from feddrm.transport.client import BusyError, DisconnectedError
 
 _ROUTES_OF_ONE_ROW: Final = 3
 
@@ -93,7 +93,7 @@ class Asker:
         for _ in range(_ROUTES_OF_ONE_ROW - 1):
             try:
                 return await self._ask(routed)
-            except BusyError:
+            except (BusyError, DisconnectedError):
                 raise
             except UnreachableError:
                 (routed,) = await self._route(np.array([routed.row]))

@@ -29,7 +29,7 @@ OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Write the rows here (readable by you only).")
 ]
 PatienceOption = Annotated[
-    float, typer.Option("--patience", min=0, help="Seconds to ask again while the other side is busy.")
+    float, typer.Option("--patience", min=0, help="Seconds to ask again while the other side is busy or away.")
 ]
 InFlightOption = Annotated[int, typer.Option("--in-flight", min=1, max=256, help="Asks at once.")]
 

@@ -1,4 +1,8 @@
-"""The querier's calls to the coordinator, with patience: what is busy is asked again, with backoff and jitter."""
+"""The querier's calls to the coordinator.
+
+Routing and asking are patient: whoever is busy, or a coordinator that is being restarted, is asked again with backoff
+and jitter. The greeting before them is not: a person who mistyped something wants to know at once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from feddrm.contract.home import MemberHome
 from feddrm.contract.messages import Ask, Fetch, GetRelease, Hello, HelloRequest, QuerierRelease, Route, RouteRequest
 from feddrm.contract.names import SiloId
 from feddrm.contract.signed import Signed
-from feddrm.transport.client import BusyError, make_channel, translated
+from feddrm.transport.client import BusyError, DisconnectedError, make_channel, translated
 from feddrm.v1 import query_pb2_grpc
 
 T = TypeVar("T")
@@ -36,24 +40,24 @@ _FETCH_SECONDS: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a busy coordinator or silo is asked again. `sleep` and `clock` (seconds) are arguments for tests."""
+    """How long somebody busy or away is asked again. `sleep` and `clock` (seconds) are arguments for tests."""
 
     seconds: float
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
 
     async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The result of `call`, made again after growing, jittered pauses while it raises BusyError.
+        """The result of `call`, made again after growing, jittered pauses while the other side is busy or away.
 
         Raises:
-            BusyError: still busy after `seconds`.
+            BusyError, DisconnectedError: still so after `seconds`.
         """
         end = self.clock() + self.seconds
         pause = _FIRST_PAUSE
         while True:
             try:
                 return await call()
-            except BusyError:
+            except (BusyError, DisconnectedError):
                 # Jitter of half a pause: many queriers that were turned away together must not return together.
                 wait = pause * (1 + secrets.randbelow(1000) / 1000) / 2
                 if self.clock() + wait > end:

@@ -15,9 +15,18 @@ from feddrm.contract.authority import Address, check_leaf, check_validity, parse
 from feddrm.contract.errors import UnreachableError, VerificationError
 from feddrm.contract.identity import Credentials
 from feddrm.transport.options import channel_options
-from feddrm.transport.status import BusyError, error_of, translated
+from feddrm.transport.status import BusyError, DisconnectedError, error_of, translated
 
-__all__ = ["BusyError", "TlsFacts", "error_of", "make_channel", "make_sync_channel", "probe_tls", "translated"]
+__all__ = [
+    "BusyError",
+    "DisconnectedError",
+    "TlsFacts",
+    "error_of",
+    "make_channel",
+    "make_sync_channel",
+    "probe_tls",
+    "translated",
+]
 
 _RENEW = "Ask the operator for a new kit."
 

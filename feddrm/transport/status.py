@@ -35,6 +35,10 @@ class BusyError(UnreachableError):
     """The other side works but has no room, or a rate limit is reached: ask again later."""
 
 
+class DisconnectedError(UnreachableError):
+    """The connection to the coordinator broke or could not be made; the coordinator itself said nothing."""
+
+
 class NoReleaseError(UnreachableError):
     """No release is in service yet."""
 
@@ -121,17 +125,17 @@ def _unavailable(address: str, detail: str) -> FeddrmError:
             return VerificationError(message.format(address), remedy=remedy)
     for text, message, remedy in _CONNECTION:
         if text in detail:
-            return UnreachableError(message.format(address), remedy=remedy)
+            return DisconnectedError(message.format(address), remedy=remedy)
     message, remedy = _CLOSED
-    return UnreachableError(message.format(address), remedy=remedy)
+    return DisconnectedError(message.format(address), remedy=remedy)
 
 
 def error_of(error: grpc.RpcError, address: object) -> FeddrmError:
     """The error that a person reads when an RPC to the coordinator at `address` fails.
 
     Returns:
-        UnreachableError (no connection, no answer in time), VerificationError (the server's certificate), BusyError, or
-        the kind that the coordinator named, with its sentence.
+        DisconnectedError (no connection), UnreachableError (no answer in time), VerificationError (the server's
+        certificate), BusyError, or the kind that the coordinator named, with its sentence.
     """
     code, detail = error.code(), error.details() or ""
     kind = next((str(value) for key, value in error.trailing_metadata() or () if key == ERROR_KEY), None)

@@ -32,7 +32,14 @@ from feddrm.transport.guard import Guard
 from feddrm.transport.options import channel_options, server_options
 from feddrm.transport.peers import ROLE_OF_METHOD, Peer, peer_of
 from feddrm.transport.recorder import Recorder, read_recording
-from feddrm.transport.status import BusyError, NoReleaseError, ReleaseChangedError, error_of, status_of
+from feddrm.transport.status import (
+    BusyError,
+    DisconnectedError,
+    NoReleaseError,
+    ReleaseChangedError,
+    error_of,
+    status_of,
+)
 from feddrm.v1 import common_pb2, operator_pb2, query_pb2, silo_pb2
 
 NOW = time.time_ns() // 1_000_000
@@ -413,11 +420,11 @@ def test_a_sentence_for_the_operator_cannot_steer_a_terminal() -> None:
     [
         ("UNAVAILABLE", "CERTIFICATE_VERIFY_FAILED: certificate has expired", VerificationError, "has expired"),
         ("UNAVAILABLE", "CERTIFICATE_VERIFY_FAILED: certificate is not yet valid", VerificationError, "not valid yet"),
-        ("UNAVAILABLE", "errors resolving x: DNS query failed: lookup", UnreachableError, "not known"),
-        ("UNAVAILABLE", "HTTP proxy returned response code 403", UnreachableError, "proxy"),
-        ("UNAVAILABLE", "Network is unreachable", UnreachableError, "no network route"),
-        ("UNAVAILABLE", "GOAWAY received", UnreachableError, "closed the connection"),
-        ("UNAVAILABLE", None, UnreachableError, "closed the connection"),
+        ("UNAVAILABLE", "errors resolving x: DNS query failed: lookup", DisconnectedError, "not known"),
+        ("UNAVAILABLE", "HTTP proxy returned response code 403", DisconnectedError, "proxy"),
+        ("UNAVAILABLE", "Network is unreachable", DisconnectedError, "no network route"),
+        ("UNAVAILABLE", "GOAWAY received", DisconnectedError, "closed the connection"),
+        ("UNAVAILABLE", None, DisconnectedError, "closed the connection"),
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", UnreachableError, "in time"),
         ("CANCELLED", "cancelled", UnreachableError, "CANCELLED"),
         ("RESOURCE_EXHAUSTED", "Received message larger than max", MalformedError, "size limit"),

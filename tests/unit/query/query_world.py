@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import grpc
 import numpy as np
 import safetensors.numpy
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -106,6 +107,7 @@ class World:
     seen: list[bytes] = field(default_factory=list)
     fetches: int = 0
     in_service: bool = True
+    hiccups: int = 0
 
     def __post_init__(self) -> None:
         self.operator, self.round_key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
@@ -230,6 +232,9 @@ class Service(query_pb2_grpc.QueryServiceServicer):
     async def Ask(self, request: Any, context: Any) -> Any:
         ask = codec.ASK.from_wire(request)
         self.world.seen.append(query_hash(ask.sealed))
+        if self.world.hiccups:
+            self.world.hiccups -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "GOAWAY received")
         return codec.ASK_REPLY.to_wire(m.AskReply(self.world.on_ask(ask)))
 
 

@@ -324,6 +324,15 @@ def test_a_busy_hospital_is_asked_again_with_the_same_bytes(world: World, run: R
     assert len(set(world.seen)) == 4
 
 
+def test_a_coordinator_that_is_restarted_is_asked_again_with_the_same_bytes(world: World, run: Run) -> None:
+    world.hiccups = 2
+    code, document, _ = run("ask", "--in-flight", "1")
+    assert code == 0
+    assert len(document["rows"]) == 4
+    assert world.seen[0] == world.seen[1] == world.seen[2]
+    assert world.routed == 4
+
+
 def test_patience_ends(world: World, run: Run) -> None:
     world.on_ask = Refuse(world, *[BusyError("full")] * 10)
     code, document, error = run("ask", "--patience", "0")
