@@ -25,6 +25,9 @@ import typer
 
 from feddrm.contract.errors import ExitCode, FeddrmError, MissingExtraError, UsageError
 
+# Read by gRPC when it is imported; its C core would print a line for every refused handshake over progress and JSON.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 _FIRST_LINE_SECONDS: Final = 2.0
