@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from secagg import keys
 from secagg.bodies import Keys
 from secagg.errors import MisuseError, ProtocolViolation
 from secagg.keys import KeyPair
-from secagg.wire import Frame, Step
+from secagg.wire import MAXIMUM_PROOF, Frame, Step
 
 Frames = tuple[Frame, ...]
 
@@ -220,6 +221,14 @@ def test_a_swapped_ledger_proof_is_refused(federation: Federation) -> None:
     session = federation.start().run(Step.KEYS)
     frames = session.server.outgoing["silo-0"]
     refused(session, "silo-0", swap(frames, replace(of(frames, "silo-1"), attachment=b"other")), "ledger proof")
+
+
+def test_an_oversized_ledger_proof_is_refused_though_its_silo_signed_it(federation: Federation) -> None:
+    session = federation.start().run(Step.KEYS)
+    frames = session.server.outgoing["silo-0"]
+    large = bytes(MAXIMUM_PROOF + 1)
+    body = replace(Keys.decode(of(frames, "silo-1").body), proof=hashlib.sha256(large).digest())
+    refused(session, "silo-0", swap(frames, federation.sign("silo-1", body, large)), "ledger proof")
 
 
 def test_two_r1_of_one_silo_shown_to_different_silos_end_in_different_sessions(federation: Federation) -> None:
