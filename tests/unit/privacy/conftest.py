@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from privacy.events import PoissonSubsampledGaussian
+from privacy.gate import Caps, Gate
+from privacy.ledger import Ledger
+
+ORIGIN = "feddrm/retina/hospital-a"
+NOW = 1_800_000_123_456
+PLAN = b"p" * 32
+ROUNDS = 4
+EVENT = PoissonSubsampledGaussian(1.5, 0.04, 5)
+WHOLE = (PoissonSubsampledGaussian(1.5, 0.04, 5 * ROUNDS),)
+CAPS = Caps(3.0, 3.0, 10.0, 10.0, 1e-4, 3)
+
+
+@pytest.fixture
+def signer() -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(b"s" * 32)
+
+
+@pytest.fixture
+def key(signer: Ed25519PrivateKey) -> bytes:
+    return signer.public_key().public_bytes_raw()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def ledger(path: Path, signer: Ed25519PrivateKey) -> Iterator[Ledger]:
+    with Ledger.open(path, ORIGIN, signer, now_ms=NOW) as opened:
+        yield opened
+
+
+@pytest.fixture
+def gate(ledger: Ledger) -> Gate:
+    return Gate(ledger, CAPS)
+
+
+@pytest.fixture
+def play() -> Callable[..., None]:
+    """Opens the job and plays rounds, each reserved, committed and released."""
+
+    def run(gate: Gate, rounds: range) -> None:
+        gate.open_job(PLAN, "job", 1e-5, WHOLE, now_ms=NOW)
+        for number in rounds:
+            reservation = gate.reserve(PLAN, 1, number, EVENT, model=bytes(32), now_ms=NOW)
+            gate.commit(reservation, bytes([number]) * 32, now_ms=NOW)
+            gate.release(PLAN, 1, number, sum=bytes(32), model=bytes(32), now_ms=NOW)
+
+    return run
