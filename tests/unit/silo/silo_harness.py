@@ -36,13 +36,26 @@ from feddrm.method.layout import initial_model, layout_of
 from feddrm.method.update import apply, model_hash
 from privacy.gate import Gate
 from privacy.ledger import Ledger
+from secagg.client import join
 from secagg.server import open_session
 from secagg.session import Announcement
 from secagg.wire import Frame, Step
 from silo.assembly import caps_of
 from silo.books import origin_of
 from silo.context import Context
-from silo.effects import DataLoaded, Effect, Fetched, FetchSum, LoadData, Send, Train, Trained, Upload, Uploaded
+from silo.effects import (
+    Connected,
+    DataLoaded,
+    Effect,
+    Fetched,
+    FetchSum,
+    LoadData,
+    Send,
+    Train,
+    Trained,
+    Upload,
+    Uploaded,
+)
 from silo.participant import Participant
 from silo.state import State
 
@@ -209,6 +222,7 @@ class House:
         )
         self.participant = Participant(self.context)
         self.perform(self.participant.start(NOW))
+        self.handle(Connected())
 
     def die(self) -> None:
         """The process is gone: memory lost, files as they are."""
@@ -257,6 +271,19 @@ class House:
             effect.plan_hash, effect.round, update if self.update is None else self.update, effect.personal + 1
         )
 
+    def twin_keys(self, event: Announce) -> Frame:
+        """A second R1 of this silo for the same announcement, as a dishonest one would sign it."""
+        _, frame = join(
+            event.frame,
+            server_key=self.trial.roster.round_key,
+            members={name: keys.identity_public for name, keys in self.trial.keys.items()},
+            me=self.name,
+            signer=self.trial.keys[self.name].identity,
+            entropy=os.urandom,
+            ledger_proof=b"",
+        )
+        return frame
+
     @property
     def uploads(self) -> dict[bytes, bytes]:
         """The coordinator's blob store, shared by all houses of a trial."""
@@ -284,7 +311,7 @@ class Desk:
         self.trial = trial
         self.houses = houses
         self.layout = layout_of(trial.plan)
-        self.model = initial_model(self.layout, trial.plan_hash)
+        self.model = self.first_model = initial_model(self.layout, trial.plan_hash)
         self.round = 0
         self.outcomes: dict[int, RoundOutcome] = {}
         self.members = {name: keys.identity_public for name, keys in trial.keys.items()}
@@ -296,6 +323,11 @@ class Desk:
             sent = house.handle(JobOffer(self.trial.signed_plan.signed))
             answers[name] = next(event for event in sent if isinstance(event, PlanAnswer))
         return answers
+
+    @property
+    def announcement_hash(self) -> bytes:
+        """Names the last announcement."""
+        return blob_hash(self.announce.body)
 
     def place(self) -> Place:
         """Where the next round starts."""

@@ -27,7 +27,6 @@ def test_rounds_lead_everybody_to_one_model(desk: Desk) -> None:
 
 def test_a_round_leaves_reserve_commit_release(desk: Desk) -> None:
     desk.run()
-    assert kinds(desk, "alpha")[-4:] == [Reserve, Commit, Release][-3:] or True
     tail = [kind for kind in kinds(desk, "alpha") if kind in (Plan, Reserve, Commit, Release)]
     assert tail == [Plan, Reserve, Commit, Release]
 
