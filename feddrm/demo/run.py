@@ -84,7 +84,7 @@ def run(settings: Settings, say: Say) -> dict[str, Any]:
         signed = federation.start_job(rand.plan_text("rand", roster_version, SITES))
         say("Training under differential privacy and secure aggregation")
         status = _follow(federation, settings)
-        if status["state"] != "completed":
+        if status["state"] != "release ready":
             raise FeddrmError(f"The job ended as {status['state']}: {status['detail']}")
         say("Publishing the release that the hospitals signed")
         release = federation.publish()
@@ -129,7 +129,9 @@ def prepare(directory: Path) -> Path:
 
 
 def _keep(directory: Path, name: str) -> list[str | Path]:
-    return ["--demo-keep-updates", directory / "kept-updates" / name]
+    folder = directory / "kept-updates" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return ["--demo-keep-updates", folder]
 
 
 def _follow(federation: Federation, settings: Settings) -> dict[str, Any]:
@@ -156,7 +158,7 @@ def _check_alive(federation: Federation, killed: Daemon | None) -> None:
 
 
 def _over(status: dict[str, Any]) -> bool:
-    return status["state"] in ("completed", "stopped", "failed")
+    return status["state"] in ("release ready", "completed", "stopped", "failed")
 
 
 def _note(status: dict[str, Any]) -> str:

@@ -1,0 +1,194 @@
+"""The demo itself, from a built wheel outside the checkout: what README promises, held to its figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privacy.bundle import parse_bundle
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.demo, pytest.mark.timeout(900)]
+
+
+@dataclass(frozen=True)
+class Installed:
+    """feddrm installed from its wheel: how to run it, and from where."""
+
+    site: Path
+    cwd: Path
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(self.site), "OMP_NUM_THREADS": "1"}
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "feddrm.demo.cli", *arguments],
+            cwd=self.cwd,
+            env=self.environment(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
+
+    def demo(self, *arguments: str) -> dict[str, Any]:
+        process = self.start("demo", *arguments, "--format", "json")
+        output, errors = process.communicate(timeout=880)
+        assert process.returncode == 0, errors + output
+        result: dict[str, Any] = json.loads(output)
+        return result
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    target = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target / "dist"), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = (target / "dist").glob("*.whl")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target / "site")]
+    subprocess.run([*install, str(wheel)], check=True, capture_output=True)
+    cwd = tmp_path_factory.mktemp("elsewhere")
+    where = [sys.executable, "-P", "-c", "import feddrm, silo; print(feddrm.__file__, silo.__file__)"]
+    installation = Installed(target / "site", cwd)
+    found = subprocess.run(
+        where, cwd=cwd, env=installation.environment(), check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert all(path.startswith(str(target / "site")) for path in found), found
+    return installation
+
+
+@pytest.fixture(scope="session")
+def plain(installed: Installed) -> dict[str, Any]:
+    return installed.demo("--dir", "plain")
+
+
+@pytest.fixture(scope="session")
+def killed(installed: Installed) -> dict[str, Any]:
+    return installed.demo("--dir", "killed", "--kill-silo", "site-3@4")
+
+
+def test_the_figures_that_the_readme_promises(plain: dict[str, Any]) -> None:
+    assert plain["plan_epsilon"] <= 3
+    assert plain["delta"] == 1e-5
+    assert plain["routing_accuracy"] >= 0.27
+    assert plain["system_accuracy"] >= plain["random_silo_accuracy"] - 0.01
+    assert plain["system_accuracy"] > 0.60
+    assert plain["queries"] > 5000
+    assert plain["transport"] == {"version": "TLSv1.3", "client_auth": True}
+
+
+def test_all_hospitals_spend_the_same_and_every_ledger_verifies(plain: dict[str, Any]) -> None:
+    assert len(plain["silos"]) == 6
+    assert all(silo["ledger_verified"] for silo in plain["silos"])
+    assert {silo["epsilon_spent"] for silo in plain["silos"]} == {plain["silos"][0]["epsilon_spent"]}
+    assert 0 < plain["silos"][0]["epsilon_spent"] <= plain["plan_epsilon"] <= plain["silos"][0]["epsilon_cap"]
+    assert {silo["rounds_joined"] for silo in plain["silos"]} == {plain["rounds"]}
+
+
+def test_every_published_sum_is_the_sum_of_the_updates(plain: dict[str, Any]) -> None:
+    assert plain["sums_verified"] is True
+    assert plain["sums_checked"] == plain["rounds"]
+
+
+def test_a_killed_hospital_loses_its_mask_and_not_its_update(killed: dict[str, Any]) -> None:
+    (entry,) = [entry for entry in killed["history"] if entry["round"] == 4]
+    assert entry["outcome"] == "published"
+    assert "site-3" in entry["cohort"]
+    assert "site-3" not in entry["survivors"]
+    assert entry["mask_keys_opened"] == ["site-3"]
+
+
+def test_the_others_go_on_and_the_sums_stay_right(killed: dict[str, Any]) -> None:
+    assert killed["sums_verified"] is True
+    assert killed["sums_checked"] == killed["rounds"]
+    assert killed["rounds_lost"] == []
+
+
+def test_the_killed_hospital_comes_back_and_pays_for_every_round_it_reserved(
+    killed: dict[str, Any], installed: Installed
+) -> None:
+    history = killed["history"]
+    joined = [entry["round"] for entry in history if "site-3" in entry["cohort"]]
+    survived = [entry["round"] for entry in history if "site-3" in entry["survivors"]]
+    assert set(joined) - set(survived) == {4}
+    assert max(survived) == killed["rounds"]
+    assert len(survived) >= killed["rounds"] - 4
+    (site,) = [silo for silo in killed["silos"] if silo["name"] == "site-3"]
+    assert site["ledger_verified"]
+    assert site["rounds_reserved"] == len(joined)
+    bundle = parse_bundle((installed.cwd / "killed" / "audit" / "site-3.ledger").read_bytes())
+    leaves = [json.loads(leaf) for leaf in bundle.leaves]
+    assert [leaf["round"] for leaf in leaves if leaf["type"] == "RESERVE"] == joined
+
+
+def test_all_ledgers_verify_after_a_kill(killed: dict[str, Any]) -> None:
+    assert all(silo["ledger_verified"] for silo in killed["silos"])
+
+
+def processes_of(directory: Path) -> list[int]:
+    """Processes whose command line names a directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(directory).encode() in command:
+                found.append(int(entry.name))
+    return found
+
+
+def wait_for(condition: Any, seconds: float) -> Iterator[None]:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "it did not happen in time"
+        yield
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks processes up in /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
+def test_a_demo_that_dies_leaves_no_process_behind(
+    installed: Installed, tmp_path: Path, number: signal.Signals
+) -> None:
+    directory = tmp_path / "dying"
+    demo = installed.start("demo", "--dir", str(directory), start_new_session=True)
+    try:
+        for _ in wait_for(lambda: (directory / "logs" / "site-6.log").exists() or demo.poll() is not None, 120):
+            time.sleep(0.2)
+        assert demo.poll() is None, demo.communicate()
+        assert len(processes_of(directory)) >= 8
+        demo.send_signal(number)
+        demo.communicate(timeout=60)
+        for _ in wait_for(lambda: not processes_of(directory), 20):
+            time.sleep(0.2)
+    finally:
+        demo.kill()
+
+
+def test_a_directory_with_something_in_it_is_not_touched(installed: Installed, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    demo = installed.start("demo", "--dir", str(tmp_path))
+    _, errors = demo.communicate(timeout=60)
+    assert demo.returncode == 3
+    assert "not empty" in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_unknown_hospital_to_kill_is_named(installed: Installed) -> None:
+    demo = installed.start("demo", "--kill-silo", "site-9@4")
+    _, errors = demo.communicate(timeout=60)
+    assert demo.returncode == 3
+    assert "site-9@4" in errors
+    assert "Traceback" not in errors
