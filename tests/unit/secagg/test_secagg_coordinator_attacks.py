@@ -146,6 +146,17 @@ def test_a_second_different_request_ends_the_session(federation: Federation, ste
         state.receive(frames)
 
 
+@pytest.mark.parametrize("step", STEPS[:2])
+def test_other_attachments_under_the_same_signatures_are_a_different_request(
+    federation: Federation, step: Step
+) -> None:
+    session = federation.start().run(step)
+    state, frames = session.clients["silo-0"], session.server.outgoing["silo-0"]
+    state.receive(frames)
+    with pytest.raises(ProtocolViolation, match="second, different"):
+        state.receive(swap(frames, replace(of(frames, "silo-1"), attachment=b"other")))
+
+
 # R0
 
 

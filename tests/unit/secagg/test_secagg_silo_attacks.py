@@ -78,6 +78,17 @@ def test_two_differing_r1_in_one_request_blame_the_silo_with_both(federation: Fe
     assert {frame.body for frame in decode_frames(caught.evidence)} == {of(frames, "silo-1").body, second.body}
 
 
+@pytest.mark.parametrize("step", STEPS[:4])
+def test_what_a_silo_signed_wrongly_is_its_fault_also_when_it_is_relayed(federation: Federation, step: Step) -> None:
+    """Malformed, or in another's name: the frame itself convicts its signer, not the coordinator."""
+    for signer, extra, match in (("silo-1", b"\0", "malformed"), ("silo-2", b"", "in the name of silo-1")):
+        session = federation.start().run(step)
+        frames = session.server.outgoing["silo-0"]
+        bad = federation.sign_raw(signer, step, of(frames, "silo-1").body + extra)
+        caught = refused(session, "silo-0", swap(frames, bad), match, peer=signer)
+        assert decode_frames(caught.evidence) == (bad,)
+
+
 # R1
 
 
