@@ -45,14 +45,15 @@ class Ledger:
         """Open the ledger for writing, or begin it with a KEY leaf when the file does not exist.
 
         Args:
-            path: the database; a lock file of the same name plus ".lock" stands beside it.
+            path: the database; a lock file of the same name plus ".lock" stands beside it and remembers that there
+                is one, so that a deleted ledger is an error and not a fresh budget.
             origin: feddrm/<federation>/<silo>.
             signer: the silo's identity key; signs the heads.
             now_ms: milliseconds since the epoch, for the first leaf.
 
         Raises:
             LedgerLocked: another process has it open for writing.
-            LedgerCorrupt: its bytes do not match its last signed head, or it is of another silo or key.
+            LedgerCorrupt: its bytes do not match its last signed head, it is of another silo or key, or it is gone.
             LedgerError: it cannot be opened at all.
         """
         path = Path(path)
@@ -60,7 +61,9 @@ class Ledger:
         lock = store.exclusive(path.with_name(path.name + ".lock"))
         try:
             if not path.exists():
+                store.refuse_vanished(lock, path)
                 store.create(path, origin, signer, now_ms)
+            store.mark(lock)
             database = store.connect(path)
             try:
                 ledger = cls(path, origin, *store.load(database, path, origin, signer.public_key().public_bytes_raw()))

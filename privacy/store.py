@@ -51,6 +51,19 @@ def exclusive(path: Path) -> int:
     return lock
 
 
+def refuse_vanished(lock: int, path: Path) -> None:
+    """Refuse to begin a ledger where there has been one."""
+    if os.fstat(lock).st_size:
+        raise LedgerCorrupt(f"the ledger {path} is gone; a new one in its place would forget what was spent")
+
+
+def mark(lock: int) -> None:
+    """Remember in the lock file that its ledger exists."""
+    if not os.fstat(lock).st_size:
+        os.write(lock, b"The ledger beside this file exists. Do not delete either.\n")
+        os.fsync(lock)
+
+
 def create(path: Path, origin: str, signer: Ed25519PrivateKey, now_ms: int) -> None:
     """Make the whole database under another name first, so that a crash never leaves half of one."""
     key = signer.public_key().public_bytes_raw()
@@ -61,7 +74,10 @@ def create(path: Path, origin: str, signer: Ed25519PrivateKey, now_ms: int) -> N
         unfinished.unlink(missing_ok=True)
         os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with closing(sqlite3.connect(unfinished, isolation_level=None)) as database:
-            database.executescript("PRAGMA synchronous = FULL; PRAGMA fullfsync = 1;" + _SCHEMA)
+            # The mode stays with the file; setting it at every opening would write to files that are no ledgers.
+            database.executescript(
+                "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA fullfsync = 1;" + _SCHEMA
+            )
             database.execute("BEGIN")
             database.execute("INSERT INTO leaves VALUES (0, ?)", (body,))
             database.execute("INSERT INTO heads VALUES (1, ?)", (note,))
@@ -83,7 +99,6 @@ def connect(path: Path) -> sqlite3.Connection:
             f"{path.resolve().as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False, timeout=10
         )
         try:
-            database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
             # Does nothing but on macOS, where a plain fsync leaves data in the drive's cache.
             database.execute("PRAGMA fullfsync = 1")

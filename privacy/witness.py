@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from privacy import fields
 from privacy.canonical import canonical_json, parse_canonical
 from privacy.errors import ForkFault, LedgerFault, MalformedError
 from privacy.events import Event
@@ -121,8 +122,8 @@ def check_fork(evidence: bytes, *, origin: str, key: bytes) -> int:
     Raises:
         MalformedError: it proves nothing: not two heads of this log, signed by `key`, of one size with two roots.
     """
-    fields = _object(parse_canonical(evidence), {"first", "second"})
-    first, second = (open_head(_text(fields[name]), origin, key) for name in ("first", "second"))
+    heads = _object(parse_canonical(evidence), {"first", "second"})
+    first, second = (open_head(_text(heads[name]), origin, key) for name in ("first", "second"))
     if first.size != second.size or first.root == second.root:
         raise MalformedError("these two heads can belong to one log")
     return first.size
@@ -149,17 +150,17 @@ def _check_extension(head: Head, before: Head, paths: dict[int, tuple[bytes, ...
 def _parse(proof: bytes, origin: str, key: bytes) -> tuple[Head, dict[int, Leaf], dict[int, tuple[bytes, ...]]]:
     if len(proof) > MAXIMUM_PROOF:
         raise MalformedError(f"a proof of {len(proof)} bytes exceeds the limit of {MAXIMUM_PROOF}")
-    fields = _object(parse_canonical(proof), {"head", "leaves", "consistency"})
-    head = open_head(_text(fields["head"]), origin, key)
+    parts = _object(parse_canonical(proof), {"head", "leaves", "consistency"})
+    head = open_head(_text(parts["head"]), origin, key)
     leaves: dict[int, Leaf] = {}
-    for item in _list(fields["leaves"], MAXIMUM_LEAVES):
+    for item in _list(parts["leaves"], MAXIMUM_LEAVES):
         entry = _object(item, {"number", "path", "leaf"})
         number, body = _number(entry["number"]), _text(entry["leaf"])
         if not inclusion_valid(body, number, head.size, _path(entry["path"]), head.root):
             raise InvalidNoteError(f"leaf {number} is not in the tree")
         leaves[number] = Record.decode(body).leaf
     paths = {}
-    for item in _list(fields["consistency"], MAXIMUM_SIZES):
+    for item in _list(parts["consistency"], MAXIMUM_SIZES):
         entry = _object(item, {"size", "path"})
         paths[_number(entry["size"])] = _path(entry["path"])
     return head, leaves, paths
@@ -190,7 +191,4 @@ def _number(value: Any) -> int:
 
 
 def _path(value: Any) -> tuple[bytes, ...]:
-    try:
-        return tuple(bytes.fromhex(item) for item in _list(value, _MAXIMUM_PATH))
-    except (TypeError, ValueError) as error:
-        raise MalformedError("a Merkle path is a list of hexadecimal hashes") from error
+    return tuple(fields.digest(item) for item in _list(value, _MAXIMUM_PATH))

@@ -5,18 +5,10 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from privacy_cases import CAPS, EVENT, NOW, ORIGIN, PLAN, WHOLE
 
-from privacy.events import PoissonSubsampledGaussian
-from privacy.gate import Caps, Gate
+from privacy.gate import Gate
 from privacy.ledger import Ledger
-
-ORIGIN = "feddrm/retina/hospital-a"
-NOW = 1_800_000_123_456
-PLAN = b"p" * 32
-ROUNDS = 4
-EVENT = PoissonSubsampledGaussian(1.5, 0.04, 5)
-WHOLE = (PoissonSubsampledGaussian(1.5, 0.04, 5 * ROUNDS),)
-CAPS = Caps(3.0, 3.0, 10.0, 10.0, 1e-4, 3)
 
 
 @pytest.fixture

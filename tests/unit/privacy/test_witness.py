@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from privacy_cases import CAPS, EVENT, NOW, ORIGIN, PLAN
+
+from privacy.canonical import canonical_json
+from privacy.errors import ForkFault, LedgerFault, MalformedError
+from privacy.gate import Gate
+from privacy.leaves import Dataset
+from privacy.ledger import Ledger
+from privacy.note import open_head
+from privacy.witness import check_fork, check_proof, make_fork, make_proof
+
+Play = Callable[..., None]
+
+
+def prove(gate: Gate, ledger: Ledger, number: int, sizes: tuple[int, ...] = ()) -> bytes:
+    reservation, commit = gate.reserved(PLAN, 1, number), gate.committed(PLAN, 1, number)
+    assert reservation is not None
+    assert commit is not None
+    return make_proof(ledger, (reservation.leaf, commit), sizes)
+
+
+def check(proof: bytes, key: bytes, witnessed: bytes | None = None, **changes: Any) -> bytes:
+    terms = {"origin": ORIGIN, "plan": PLAN, "stage": 1, "round": 2, "event": EVENT, **changes}
+    return check_proof(proof, key=key, witnessed=witnessed, **terms)
+
+
+def altered(proof: bytes, change: Callable[[Any], object]) -> bytes:
+    value = json.loads(proof)
+    change(value)
+    return canonical_json(value)
+
+
+@pytest.fixture
+def played(gate: Gate, play: Play) -> Gate:
+    play(gate, range(1, 3))
+    return gate
+
+
+def test_an_honest_proof_gives_the_head_to_witness(played: Gate, ledger: Ledger, key: bytes) -> None:
+    assert check(prove(played, ledger, 2), key) == ledger.head()
+
+
+def test_witnessing_goes_on_from_head_to_head(gate: Gate, ledger: Ledger, key: bytes, play: Play) -> None:
+    witnessed, size = None, 0
+    for number in range(1, 5):
+        play(gate, range(number, number + 1))
+        proof = prove(gate, ledger, number, (size, 1))
+        witnessed = check(proof, key, witnessed, round=number)
+        assert witnessed == check(proof, key, witnessed, round=number)
+        size = ledger.size
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"round": 3},
+        {"stage": 2},
+        {"plan": b"q" * 32},
+        {"event": replace(EVENT, noise_multiplier=1.6)},
+        {"event": replace(EVENT, steps=6)},
+        {"origin": "feddrm/retina/hospital-b"},
+    ],
+)
+def test_another_round_plan_or_charge_is_a_fault(
+    played: Gate, ledger: Ledger, key: bytes, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(LedgerFault):
+        check(prove(played, ledger, 2), key, **changes)
+
+
+def test_another_key_is_a_fault(played: Gate, ledger: Ledger) -> None:
+    other = Ed25519PrivateKey.from_private_bytes(b"o" * 32).public_key().public_bytes_raw()
+    with pytest.raises(LedgerFault):
+        check(prove(played, ledger, 2), other)
+
+
+def test_reserve_without_commit_and_commit_without_reserve_are_faults(played: Gate, ledger: Ledger, key: bytes) -> None:
+    reservation, commit = played.reserved(PLAN, 1, 2), played.committed(PLAN, 1, 2)
+    assert reservation is not None
+    assert commit is not None
+    with pytest.raises(LedgerFault, match="committed"):
+        check(make_proof(ledger, (reservation.leaf,), ()), key)
+    with pytest.raises(LedgerFault, match="charged"):
+        check(make_proof(ledger, (commit,), ()), key)
+    with pytest.raises(LedgerFault, match="charged"):
+        check(make_proof(ledger, (), ()), key)
+
+
+def test_the_commit_of_another_round_does_not_count(played: Gate, ledger: Ledger, key: bytes) -> None:
+    reservation, commit = played.reserved(PLAN, 1, 2), played.committed(PLAN, 1, 1)
+    assert reservation is not None
+    assert commit is not None
+    with pytest.raises(LedgerFault, match="committed"):
+        check(make_proof(ledger, (reservation.leaf, commit), ()), key)
+
+
+def test_a_missing_consistency_proof_is_a_fault(played: Gate, ledger: Ledger, key: bytes) -> None:
+    witnessed = check(prove(played, ledger, 2), key)
+    ledger.append(Dataset(bytes(32), bytes(32)), now_ms=NOW)
+    with pytest.raises(LedgerFault, match="does not prove"):
+        check(prove(played, ledger, 2), key, witnessed)
+    size = open_head(witnessed, ORIGIN, key).size
+    assert check(prove(played, ledger, 2, (size,)), key, witnessed) == ledger.head()
+
+
+def test_sizes_that_never_were_are_left_out(played: Gate, ledger: Ledger) -> None:
+    proof = json.loads(prove(played, ledger, 2, (-3, 0, 1, 4, 10**9, ledger.size, ledger.size + 1)))
+    assert [entry["size"] for entry in proof["consistency"]] == [1, 4]
+
+
+def test_a_rolled_back_ledger_is_a_fault(
+    path: Path, tmp_path: Path, signer: Ed25519PrivateKey, key: bytes, play: Play
+) -> None:
+    copy = tmp_path / "copy.db"
+    with Ledger.open(path, ORIGIN, signer, now_ms=NOW) as ledger:
+        play(Gate(ledger, CAPS), range(1, 3))
+    shutil.copy(path, copy)
+    with Ledger.open(path, ORIGIN, signer, now_ms=NOW) as ledger:
+        gate = Gate(ledger, CAPS)
+        play(gate, range(3, 4))
+        witnessed = check(prove(gate, ledger, 3), key, round=3)
+    shutil.copy(copy, path)
+    with Ledger.open(path, ORIGIN, signer, now_ms=NOW) as ledger:
+        gate = Gate(ledger, CAPS)
+        with pytest.raises(LedgerFault, match="rolled back"):
+            check(prove(gate, ledger, 2), key, witnessed)
+        # Going on from the copy with other content until it is as long again, or longer, does not help either.
+        reservation = gate.reserve(PLAN, 1, 3, EVENT, model=b"m" * 32, now_ms=NOW)
+        gate.commit(reservation, b"x" * 32, now_ms=NOW)
+        gate.release(PLAN, 1, 3, sum=bytes(32), model=bytes(32), now_ms=NOW)
+        size = open_head(witnessed, ORIGIN, key).size
+        assert ledger.size == size
+        with pytest.raises(ForkFault) as fork:
+            check(prove(gate, ledger, 3, (size,)), key, witnessed, round=3)
+        assert check_fork(fork.value.evidence, origin=ORIGIN, key=key) == size
+        ledger.append(Dataset(bytes(32), bytes(32)), now_ms=NOW)
+        with pytest.raises(LedgerFault, match="no longer extends"):
+            check(prove(gate, ledger, 3, (size,)), key, witnessed, round=3)
+
+
+def test_what_is_no_fork_proves_nothing(played: Gate, ledger: Ledger, key: bytes) -> None:
+    old = ledger.head()
+    ledger.append(Dataset(bytes(32), bytes(32)), now_ms=NOW)
+    for first, second in ((old, ledger.head()), (old, old)):
+        with pytest.raises(MalformedError):
+            check_fork(make_fork(first, second), origin=ORIGIN, key=key)
+    for evidence in (b"", b"{}", b"null", canonical_json({"first": 1, "second": 2})):
+        with pytest.raises(MalformedError):
+            check_fork(evidence, origin=ORIGIN, key=key)
+
+
+def test_a_fork_needs_the_silo_s_own_signature(played: Gate, ledger: Ledger, key: bytes) -> None:
+    from privacy.note import sign_head
+
+    stranger = Ed25519PrivateKey.from_private_bytes(b"o" * 32)
+    forged = sign_head(ORIGIN, ledger.size, b"r" * 32, stranger)
+    with pytest.raises(MalformedError):
+        check_fork(make_fork(ledger.head(), forged), origin=ORIGIN, key=key)
+
+
+ALTERATIONS: list[Callable[[Any], object]] = [
+    lambda p: p.pop("head"),
+    lambda p: p.pop("consistency"),
+    lambda p: p.update(extra=1),
+    lambda p: p.update(head=7),
+    lambda p: p.update(head="feddrm"),
+    lambda p: p.update(leaves={}),
+    lambda p: p["leaves"][0].update(number=3),
+    lambda p: p["leaves"][0].update(number=-1),
+    lambda p: p["leaves"][0].update(number="1"),
+    lambda p: p["leaves"][0].update(number=True),
+    lambda p: p["leaves"][0].update(leaf=p["leaves"][1]["leaf"]),
+    lambda p: p["leaves"][0].update(leaf=5),
+    lambda p: p["leaves"][0].update(leaf=p["leaves"][0]["leaf"].replace('"steps":5', '"steps":4')),
+    lambda p: p["leaves"][0]["path"].pop(),
+    lambda p: p["leaves"][0]["path"].append("00" * 32),
+    lambda p: p["leaves"][0]["path"].append("zz"),
+    lambda p: p["leaves"][0]["path"].append(3),
+    lambda p: p["leaves"][0].update(path="00"),
+    lambda p: p["leaves"][0]["path"].reverse(),
+    lambda p: p["leaves"][0]["path"].__setitem__(0, p["leaves"][0]["path"][0].upper()),
+    lambda p: p["leaves"][0]["path"].__setitem__(0, " " + p["leaves"][0]["path"][0]),
+    lambda p: p["leaves"].extend([p["leaves"][0]] * 16),
+    lambda p: p["consistency"][0].update(path=[]),
+    lambda p: p["consistency"][0]["path"].reverse(),
+    lambda p: p["consistency"][0].update(size=2),
+    lambda p: p["consistency"].clear(),
+    lambda p: p["consistency"].extend([{"size": 1, "path": []}] * 200),
+]
+
+
+@pytest.mark.parametrize("change", ALTERATIONS)
+def test_altered_proofs_are_faults(
+    gate: Gate, ledger: Ledger, key: bytes, play: Play, change: Callable[[Any], object]
+) -> None:
+    play(gate, range(1, 2))
+    witnessed = check(prove(gate, ledger, 1), key, round=1)
+    size = ledger.size
+    play(gate, range(2, 3))
+    proof = prove(gate, ledger, 2, (size,))
+    assert check(proof, key, witnessed) == ledger.head()
+    with pytest.raises(LedgerFault):
+        check(altered(proof, change), key, witnessed)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_any_changed_byte_of_a_proof_is_a_fault(played: Gate, ledger: Ledger, key: bytes, data: st.DataObject) -> None:
+    proof = prove(played, ledger, 2, (3,))
+    witnessed = None
+    place = data.draw(st.integers(0, len(proof) - 1))
+    changed = proof[:place] + bytes([proof[place] ^ data.draw(st.integers(1, 255))]) + proof[place + 1 :]
+    try:
+        head = check(changed, key, witnessed)
+    except LedgerFault:
+        return
+    # Without a witnessed head the consistency paths prove nothing yet; all else is bound.
+    assert head == ledger.head()
+    assert proof.index(b'"consistency"') < place < proof.index(b'"head"')
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_faults(proof: bytes) -> None:
+    key = Ed25519PrivateKey.from_private_bytes(b"s" * 32).public_key().public_bytes_raw()
+    with pytest.raises(LedgerFault):
+        check(proof, key)
+    with pytest.raises(LedgerFault):
+        check(b" " * 300_000, key)
+
+
+def test_a_proof_shows_at_most_sixteen_leaves(played: Gate, ledger: Ledger) -> None:
+    for _ in range(20):
+        ledger.append(Dataset(bytes(32), bytes(32)), now_ms=NOW)
+    with pytest.raises(ValueError, match="at most"):
+        make_proof(ledger, range(17), ())
+    with pytest.raises(ValueError, match="no leaf"):
+        make_proof(ledger, (ledger.size,), ())
+
+
+def test_a_proof_of_a_hundred_peers_is_small(gate: Gate, ledger: Ledger, play: Play) -> None:
+    play(gate, range(1, 3))
+    for number in range(300):
+        ledger.append(Dataset(number.to_bytes(32), bytes(32)), now_ms=NOW)
+    proof = prove(gate, ledger, 2, tuple(range(1, 101)))
+    assert len(proof) < 128 << 10
