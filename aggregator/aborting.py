@@ -59,12 +59,12 @@ def advance_abort(job: Job, room: Room, phase: Aborting) -> None:
     if found:
         _retry(job, room, phase, phase.reason, found)
     elif over:
-        lose(job, room, phase.round, phase.attempt, session, phase.reason)
+        lose(job, room, phase.round, phase.attempt, session.announcement.cohort, phase.reason)
 
 
 def _retry(job: Job, room: Room, phase: Running | Aborting, reason: str, abort_certificate: tuple[Frame, ...]) -> None:
     if phase.attempt >= MAXIMUM_ATTEMPTS:
-        lose(job, room, phase.round, phase.attempt, phase.session, reason)
+        lose(job, room, phase.round, phase.attempt, phase.session.announcement.cohort, reason)
         return
     now = room.stamp.now_ms
     job.phase = Gathering(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aggregator.blobs import MODELS, SUMS
+from aggregator.blobs import SUMS
 from aggregator.events import Journal, StoreBlob
-from aggregator.job import Job, Room, model_bytes
+from aggregator.job import Job, Room
 from aggregator.outcomes import begin_round, lose, note, tell
 from aggregator.phases import Acknowledging, Proposing, Running
 from feddrm.contract import labels
@@ -87,10 +87,7 @@ def advance_acks(job: Job, room: Room, phase: Acknowledging) -> None:
             RoundSummary(phase.round, phase.attempt, "published", cohort, phase.survivors, phase.opened, phase.sum),
             phase.model,
         )
-        room.effects += [
-            StoreBlob(MODELS, model_bytes(job)),
-            Journal(f"round {phase.round} is certified by {len(acks)} silos"),
-        ]
+        room.effects.append(Journal(f"round {phase.round} is certified by {len(acks)} silos"))
         begin_round(job, room)
         tell(job, room)
         return
@@ -98,7 +95,7 @@ def advance_acks(job: Job, room: Room, phase: Acknowledging) -> None:
     if len(possible) < job.threshold or room.stamp.now_ms >= phase.deadline_ms:
         absent = ", ".join(silo for silo in phase.recipients() if silo not in phase.acks)
         reason = f"fewer than {job.threshold} silos acknowledged the sum; without {absent}"
-        lose(job, room, phase.round, phase.attempt, phase.session, reason)
+        lose(job, room, phase.round, phase.attempt, phase.session.announcement.cohort, reason)
 
 
 def take_signature(job: Job, room: Room, phase: Proposing, silo: str, statement: Signed) -> None:

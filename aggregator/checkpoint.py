@@ -159,22 +159,20 @@ def _read_phase(raw: Mapping[str, Any]) -> Phase:
 
 
 def _presence(presence: Presence) -> dict[str, Any]:
-    disputed = presence.disputed
     return {
         "connected": presence.connected,
         "ready": None if presence.ready is None else _text(READY.encode(presence.ready)),
         "told": presence.told,
-        "disputed": None if disputed is None else [disputed[0].hex(), disputed[1], disputed[2].hex()],
+        "disputed": presence.disputed,
     }
 
 
 def _read_presence(raw: Mapping[str, Any]) -> Presence:
-    disputed = raw["disputed"]
     return Presence(
         connected=raw["connected"],
         ready=None if raw["ready"] is None else READY.decode(_bytes(raw["ready"])),
         told=raw["told"],
-        disputed=None if disputed is None else (bytes.fromhex(disputed[0]), disputed[1], bytes.fromhex(disputed[2])),
+        disputed=raw["disputed"],
     )
 
 

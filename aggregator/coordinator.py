@@ -166,14 +166,15 @@ class Coordinator:
                 self._from_silo(room, silo, message)
             case Detached(silo):
                 if silo in self.presences:
-                    self.presences[silo].connected = False
+                    self.presences[silo].detach()
             case Restarted():
                 for presence in self.presences.values():
-                    presence.connected = False
+                    presence.detach()
             case JobStarted(plan):
                 self._start(room, plan)
             case Ticked():
-                self._tick(room)
+                if self.job is not None and isinstance(self.job.phase, Gathering):
+                    rounds.gather(self.job, room, self.job.phase)
             case order:
                 self._order(room, order)
         if self.job is not None:
@@ -195,13 +196,6 @@ class Coordinator:
 
     def _room(self, stamp: Stamp) -> Room:
         return Room(stamp, self.signer, self.presences)
-
-    def _tick(self, room: Room) -> None:
-        job = self.job
-        if job is not None and isinstance(job.phase, Gathering):
-            due = gather.due_ms(job, room, job.phase)
-            if due is not None and room.stamp.now_ms >= due:
-                rounds.announce(job, room, job.phase)
 
     def _start(self, room: Room, signed: Signed) -> None:
         plan = verify_plan(signed, federation=self.federation, operator=self.operator)
@@ -259,6 +253,7 @@ class Coordinator:
 
     def _hear(self, room: Room, silo: str, ready: Ready) -> None:
         presence = self.presences.setdefault(silo, Presence())
+        again = presence.connected and presence.ready == ready
         presence.connected, presence.ready = True, ready
         job = self.job
         if job is None or silo not in job.plan.silos:
@@ -269,7 +264,7 @@ class Coordinator:
             room.send(silo, JobEnded(ready.plan, "another job took its place", completed=False))
         if silo in job.barred and job.barred[silo][0] != ready.boot:
             del job.barred[silo]
-        notes = [gather.hear(job, presence, silo)]
+        notes = [gather.hear(job, presence, silo, again=again)]
         if job.ended:
             if ready.plan == job.hash:
                 notes.append(gather.catch_up(job, room, silo, presence))

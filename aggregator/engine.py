@@ -31,7 +31,7 @@ from aggregator.events import (
     StoreBlob,
     Ticked,
 )
-from aggregator.job import Room
+from aggregator.job import Room, model_bytes
 from aggregator.release import bundle_of
 from aggregator.router import Serving
 from aggregator.status import status_of
@@ -182,6 +182,8 @@ class Engine:
         milestone = self.coordinator.milestone()
         if milestone is None or (milestone == self._milestone and self._events < _EVENTS_BETWEEN_CHECKPOINTS):
             return
+        if self.coordinator.job is not None:
+            self.store.blobs.put(MODELS, model_bytes(self.coordinator.job))
         self.store.checkpoint(self._sequence, checkpoint.encode(self.coordinator))
         self._milestone = milestone
         self._events = 0

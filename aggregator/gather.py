@@ -55,13 +55,15 @@ def gathered(job: Job, room: Room) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def due_ms(job: Job, room: Room, phase: Gathering) -> int | None:
-    """When the next attempt can be announced; None while there is no quorum, whatever the time."""
+    """When something is to be decided: announce, or give the round up. None while only a silo can change anything."""
     ready, waited_for = gathered(job, room)
-    if len(ready) < job.quorum:
+    patience = max(phase.not_before_ms, phase.since_ms + round(job.plan.deadlines.gather_seconds * 1000))
+    if len(ready) >= job.quorum:
+        return patience if waited_for else phase.not_before_ms
+    if len(ready) + len(phase.resting) < job.quorum:
         return None
-    if not waited_for:
-        return phase.not_before_ms
-    return max(phase.not_before_ms, phase.since_ms + round(job.plan.deadlines.gather_seconds * 1000))
+    # Those who sit out this round would be enough for the next one.
+    return patience if len(ready) + len(waited_for) >= job.quorum else phase.not_before_ms
 
 
 def offer(job: Job, room: Room, silo: str, ready: Ready) -> None:
@@ -94,7 +96,7 @@ def catch_up(job: Job, room: Room, silo: str, presence: Presence) -> str:
     Called when a silo says where it is, and when a round has ended.
     """
     ready = presence.ready
-    if ready is None or not presence.connected or ready.plan != job.hash:
+    if ready is None or not presence.connected or ready.plan != job.hash or silo in job.barred:
         return ""
     known = len(job.outcomes)
     if ready.round > known:
@@ -108,23 +110,25 @@ def catch_up(job: Job, room: Room, silo: str, presence: Presence) -> str:
     return ""
 
 
-def hear(job: Job, presence: Presence, silo: str) -> str:
+def hear(job: Job, presence: Presence, silo: str, *, again: bool) -> str:
     """Work out what a silo that says where it is must be told; returns a sentence for the journal if it is barred.
 
     A silo whose model after a round differs from the certified one (it applied a sum that was lost afterwards) gets
-    that round's outcome once more; if the same process still differs then, it is left out.
+    that round's outcome once more; if it still differs after that, it is left out.
+
+    Args:
+        again: it said exactly the same before on this stream, so what it lacked is on its way.
     """
     ready = presence.ready
     if ready is None or ready.plan != job.hash:
         return ""
-    presence.told = ready.round
     if ready.round > len(job.outcomes) or ready.model == job.models[ready.round]:
-        presence.disputed = None
+        presence.disputed = False
+        presence.told = max(presence.told, ready.round) if again else ready.round
         return ""
-    dispute = (ready.boot, ready.round, ready.model)
-    if ready.round == 0 or presence.disputed == dispute:
+    if ready.round == 0 or presence.disputed:
         return bar(job, silo, ready.boot, f"its model after round {ready.round} differs")
-    presence.disputed = dispute
+    presence.disputed = True
     presence.told = ready.round - 1
     return ""
 

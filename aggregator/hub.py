@@ -123,6 +123,7 @@ class Hub:
         if older is not None:
             # Whoever holds the silo's key holds its stream; the newest wins, so that a dead one never blocks.
             older.close()
+            await self.submit(Detached(silo))
         reader = asyncio.create_task(self._read(silo, stream, first, events))
         reader.add_done_callback(lambda task: stream.close(None if task.cancelled() else task.exception()))
         try:

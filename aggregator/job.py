@@ -30,14 +30,19 @@ uses up the budget of every silo for nothing."""
 class Presence:
     """A silo as its control stream shows it.
 
-    `told` is the last round whose outcome this process has, or was sent on this stream; `disputed` the (boot, round, model) for which
-    the certified outcome was sent once already.
+    `told` is the last round whose outcome the silo has or was sent on this stream; `disputed`
+    says that its model differed from the certified one and it was sent the outcome for that on this stream.
     """
 
     connected: bool = False
     ready: Ready | None = None
     told: int = 0
-    disputed: tuple[bytes, int, bytes] | None = None
+    disputed: bool = False
+
+    def detach(self) -> None:
+        """The stream is gone, and with it perhaps what was sent last."""
+        self.connected = False
+        self.disputed = False
 
     @property
     def boot(self) -> bytes:

@@ -10,7 +10,6 @@ from aggregator.gather import at_round, catch_up
 from aggregator.job import LOST_IN_A_ROW, Job, Room, model_bytes
 from aggregator.phases import Ended, Gathering, Proposing
 from aggregator.release import statement_of
-from aggregator.session import Session
 from feddrm.contract.messages import JobEnded, ReleaseProposal, RoundOutcome, RoundSummary
 from feddrm.contract.rounds import Lost, sign_lost
 
@@ -46,11 +45,11 @@ def propose(job: Job, room: Room, silo: str) -> None:
         room.send(silo, ReleaseProposal(phase.statement))
 
 
-def lose(job: Job, room: Room, number: int, attempt: int, session: Session, reason: str) -> None:
+def lose(job: Job, room: Room, number: int, attempt: int, cohort: tuple[str, ...], reason: str) -> None:
     """Declare a round lost: signed by the round key, its budget stays spent, the model stays."""
     lost = Lost(plan=job.hash, round=number, reason=reason[:200])
     outcome = RoundOutcome(number, lost=sign_lost(lost, room.signer))
-    summary = RoundSummary(number, attempt, "lost", session.announcement.cohort, (), (), b"")
+    summary = RoundSummary(number, attempt, "lost", cohort, (), (), b"")
     job.conclude(outcome, summary, None)
     room.effects.append(Journal(f"round {number} is lost: {reason}"))
     for presence in room.presences.values():

@@ -8,13 +8,27 @@ from __future__ import annotations
 from aggregator.aborting import advance_abort, break_session
 from aggregator.acknowledge import advance_acks, publish, publish_to
 from aggregator.events import Journal
-from aggregator.gather import gathered
+from aggregator.gather import due_ms, gathered
 from aggregator.job import Job, Room
+from aggregator.outcomes import lose
 from aggregator.phases import Aborting, Acknowledging, Gathering, Running
 from aggregator.session import Broken, Session, Summed
 from feddrm.contract.announce import announcement_of
 from feddrm.contract.messages import Announce, CoordinatorEvent, Ready
 from secagg.server import open_session
+
+
+def gather(job: Job, room: Room, phase: Gathering) -> None:
+    """The time to decide has come: announce to those who are ready, or give the round up for the next one."""
+    due = due_ms(job, room, phase)
+    if due is None or room.stamp.now_ms < due:
+        return
+    ready, _ = gathered(job, room)
+    if len(ready) >= job.quorum:
+        announce(job, room, phase)
+    else:
+        resting = ", ".join(sorted(phase.resting))
+        lose(job, room, phase.round, phase.attempt, (), f"too few silos may try it again; without {resting}")
 
 
 def announce(job: Job, room: Room, phase: Gathering) -> None:

@@ -171,6 +171,8 @@ class MiniSilo:
         self.contributions: dict[int, int] = {}
         self.ended: list[m.JobEnded] = []
         self.boots = 0
+        self.u1: tuple[str, ...] = ()
+        self.remembers_u1 = True
         self.restart()
 
     def restart(self) -> None:
@@ -291,7 +293,12 @@ class MiniSilo:
                 return [self._last_word(start, released=False, reason="released before")]
             if entry["masked"] and not entry["certified"]:
                 try:
-                    abort_certificate_valid(event.abort_certificate, announce_body=entry["body"], members=members)
+                    abort_certificate_valid(
+                        event.abort_certificate,
+                        announce_body=entry["body"],
+                        members=members,
+                        u1=entry["u1"] if self.remembers_u1 else None,
+                    )
                 except ProtocolViolation as error:
                     return [self._last_word(start, released=False, reason=error.reason)]
                 entry["certified"] = True
@@ -328,12 +335,12 @@ class MiniSilo:
             match self.state:
                 case AwaitingKeys():
                     keyed = self.state.receive(event.frames)
-                    self.sid = keyed.session
+                    self.sid, self.u1 = keyed.session, keyed.members
                     self.state, frame = keyed.share()
                     out = [m.SiloFrame(frame)]
                 case AwaitingShares():
                     ready = self.state.receive(event.frames)
-                    entry["masked"] = True
+                    entry["masked"], entry["u1"] = True, self.u1
                     self.state, frame = ready.mask(self.vector(), np.zeros(0, dtype=np.int64))
                     self.contributions[entry["round"]] = self.contributions.get(entry["round"], 0) + 1
                     out = [
