@@ -109,6 +109,8 @@ class Agent:
             ):
                 self._link = control
                 self._group.create_task(self._leave(stop))
+                # Importing torch takes seconds: begin while the connection is made.
+                self._pool.submit(self._workshop.warm_up)
                 self._perform(self._participant.start(now_ms()))
                 self._group.create_task(self._attend())
                 self._group.create_task(self._tick())
@@ -160,7 +162,10 @@ class Agent:
             logger.warning("The coordinator's roster is refused: %s", error)
             return
         if offer is Offer.PENDING:
-            logger.warning("A new roster waits for approval: feddrm-silo roster accept %s", self._member.directory)
+            logger.warning(
+                "A new roster waits for approval: feddrm-silo roster show --dir %s. Restart the agent afterwards.",
+                self._member.directory,
+            )
 
     def _receive(self, event: CoordinatorEvent) -> None:
         self._handle(event)

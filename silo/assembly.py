@@ -13,33 +13,17 @@ from feddrm.contract.policy import POLICY_FILE, Policy
 from feddrm.contract.roster import roster_hash
 from privacy.commitments import commit_dataset
 from privacy.errors import LedgerCorrupt, LedgerError, LedgerLocked
-from privacy.gate import Caps, Gate
+from privacy.gate import Gate
 from privacy.ledger import Ledger
 from silo.agent import Agent, Demo, now_ms
 from silo.answers import Answers
-from silo.books import origin_of
+from silo.books import caps_of, origin_of
 from silo.context import Context, commitment_key
 from silo.home import AgentSettings, Home, exclusive
 from silo.inference import Answerer
 from silo.relay import Relay, Released
 from silo.state import State
 from silo.workshop import Workshop
-
-
-def caps_of(policy: Policy) -> Caps:
-    """The budget's caps as the gate takes them."""
-    budget = policy.budget
-    if budget.rounds_without_release == 0:
-        # The gate knows no such cap; no epsilon refuses every round just as well.
-        return Caps(0.0, 0.0, 0.0, 0.0, 0.0, 1)
-    return Caps(
-        job_epsilon=budget.job_epsilon,
-        job_epsilon_alone=budget.job_epsilon_alone,
-        life_epsilon=budget.life_epsilon,
-        life_epsilon_alone=budget.life_epsilon_alone,
-        life_delta=budget.life_delta,
-        rounds_without_release=budget.rounds_without_release,
-    )
 
 
 async def serve(directory: Path, demo: Demo) -> None:

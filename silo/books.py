@@ -10,10 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from feddrm.contract.charge import Charge, charge
+from feddrm.contract.policy import Policy
 from feddrm.contract.release import schema_hash
 from privacy.commitments import commit_update
 from privacy.events import Event
-from privacy.leaves import AbortReason
+from privacy.leaves import AbortReason, Caps
 from privacy.note import open_head
 from privacy.witness import check_proof, make_proof
 from secagg.session import Announcement
@@ -40,6 +41,19 @@ def _software() -> str:
 _CODE: Final = _software()
 
 
+def caps_of(policy: Policy) -> Caps:
+    """The budget's caps as the gate takes them."""
+    budget = policy.budget
+    return Caps(
+        job_epsilon=budget.job_epsilon,
+        job_epsilon_alone=budget.job_epsilon_alone,
+        life_epsilon=budget.life_epsilon,
+        life_epsilon_alone=budget.life_epsilon_alone,
+        life_delta=budget.life_delta,
+        rounds_without_release=budget.rounds_without_release,
+    )
+
+
 class Books:
     """One silo's gate and ledger, in the terms of a job."""
 
@@ -54,7 +68,6 @@ class Books:
             BudgetRefused: a cap would be passed.
         """
         self._context.gate.open_job(work.plan_hash, work.plan.name, cost.delta, cost.events, now_ms=now_ms, code=_CODE)
-        self._note(work)
 
     def record_dataset(self, work: Work, commitment: bytes, now_ms: int) -> None:
         """Note which data is trained on from here; no leaf if it is what the newest DATASET leaf says."""
@@ -71,7 +84,6 @@ class Books:
             BudgetRefused: over a cap, charged before, or another round is unresolved.
         """
         self._context.gate.reserve(work.plan_hash, work.stage, number, round_event(work), model=model, now_ms=now_ms)
-        self._note(work)
 
     def commit(self, work: Work, number: int, q: Int64s, now_ms: int) -> None:
         """Commit to a round's quantised update; again for the same update: nothing."""
@@ -89,7 +101,6 @@ class Books:
         if gate.committed(work.plan_hash, work.stage, number) is None or not self._open(work, number):
             return
         gate.release(work.plan_hash, work.stage, number, sum=total, model=model, now_ms=now_ms)
-        self._note(work)
 
     def abandon(self, work: Work, number: int, reason: AbortReason, now_ms: int) -> bool:
         """End a charged round without a release; True if there was one to end."""
@@ -106,7 +117,6 @@ class Books:
             gate.abort(unresolved.plan, unresolved.stage, unresolved.round, AbortReason.STOPPED, now_ms=now_ms)
         if not completed:
             gate.close_job(work.plan_hash, AbortReason.STOPPED, now_ms=now_ms)
-        self._note(work)
 
     def proof(self, work: Work, number: int, sizes: tuple[int, ...]) -> bytes:
         """What R1 carries: the newest head with this round's RESERVE and COMMIT, and that it extends what peers know.
@@ -148,20 +158,6 @@ class Books:
         unresolved = self._context.gate.unresolved
         place = (work.plan_hash, work.stage, number)
         return unresolved is not None and (unresolved.plan, unresolved.stage, unresolved.round) == place
-
-    def _note(self, work: Work) -> None:
-        gate, caps = self._context.gate, self._context.policy.budget
-        life = gate.spent_for_life()
-        self._context.state.note(
-            "budget",
-            {
-                "plan": work.plan_hash.hex(),
-                "job_epsilon": gate.spent(work.plan_hash).pld,
-                "job_cap": caps.job_epsilon,
-                "life_epsilon": life.epsilon,
-                "life_cap": caps.life_epsilon,
-            },
-        )
 
 
 def round_event(work: Work) -> Event:

@@ -42,6 +42,7 @@ def serve(
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
         logging.getLogger("silo").warning(
             "DEMONSTRATION ONLY: every update is written to %s in clear, which secure aggregation exists to hide.", keep
         )

@@ -6,10 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from feddrm.contract.documents import parse_body
-from feddrm.contract.home import load_silo_home
+from feddrm.contract.errors import VerificationError
+from feddrm.contract.files import load_document
+from feddrm.contract.home import SiloHome, load_silo_home
 from feddrm.contract.plan import Plan
+from feddrm.contract.policy import POLICY_FILE, Policy
+from privacy.accounting import claim
+from privacy.errors import LedgerError
+from privacy.gate import Gate
+from privacy.ledger import Ledger
+from silo.books import caps_of, origin_of
 from silo.home import Home, running
-from silo.state import State
+from silo.state import Job, State
 
 
 def status_of(directory: Path) -> dict[str, Any]:
@@ -41,7 +49,7 @@ def status_of(directory: Path) -> dict[str, Any]:
         job, release = state.last_job(), state.last_release()
         document["connected"] = process is not None and state.noted("connected") is True
         document["declined"] = state.noted("declined")
-        document["budget"] = state.noted("budget")
+        document["budget"] = _budget(home, member, job)
         document["release"] = None if release is None else release.hex()[:16]
         if job is not None:
             plan = parse_body(job.signed.body, Plan, what="The plan")
@@ -55,6 +63,26 @@ def status_of(directory: Path) -> dict[str, Any]:
     finally:
         state.close()
     return document
+
+
+def _budget(home: Home, member: SiloHome, job: Job | None) -> dict[str, Any] | None:
+    """What the ledger says is spent: epsilon of the newest job and for life, each with the policy's cap."""
+    if not home.ledger.exists():
+        return None
+    try:
+        ledger = Ledger.read(home.ledger, origin_of(member.federation, member.name), member.keys.identity_public)
+    except LedgerError as error:
+        raise VerificationError(f"The ledger cannot be relied on: {error}.") from error
+    policy = load_document(home.local / POLICY_FILE, Policy)
+    gate = Gate(ledger, caps_of(policy))
+    life = gate.spent_for_life()
+    return {
+        "job_epsilon": None if job is None else claim(gate.spent(job.plan).pld),
+        "job_cap": policy.budget.job_epsilon,
+        "life_epsilon": life.epsilon,
+        "life_delta": life.delta,
+        "life_cap": policy.budget.life_epsilon,
+    }
 
 
 def as_text(document: dict[str, Any]) -> str:
@@ -79,7 +107,8 @@ def as_text(document: dict[str, Any]) -> str:
     budget = document["budget"]
     if budget:
         lines.append(
-            f"budget:   epsilon {budget['life_epsilon']:.3f} of {budget['life_cap']:g} for life, as of the last round"
+            f"budget:   epsilon {budget['life_epsilon']:.3f} of {budget['life_cap']:g} for life"
+            + ("" if budget["job_epsilon"] is None else f", {budget['job_epsilon']:.3f} spent by this job")
         )
     if document["release"]:
         lines.append(f"release:  {document['release']}")

@@ -5,6 +5,7 @@ torch is imported here only, and only when there is something to train or to pre
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -69,6 +70,12 @@ class Workshop:
         self._commit = commit
         self._records: tuple[bytes, Records] | None = None
         self._trainer: tuple[bytes, Trainer] | None = None
+
+    def warm_up(self) -> None:
+        """Import what training needs; whatever is missing is reported when it is needed."""
+        with contextlib.suppress(FeddrmError):
+            require_torch(self._threads)
+            import feddrm.method.trainer  # noqa: F401
 
     def read(self, effect: LoadData) -> DataLoaded | DataRefused:
         """Read the records with the plan's schema."""

@@ -31,7 +31,7 @@ from feddrm.contract.plan import Plan
 from feddrm.contract.policy import Policy
 from feddrm.contract.roster import Member, Roster, roster_hash, sign_roster
 from feddrm.contract.rounds import Lost, sign_lost
-from feddrm.contract.signed_plan import sign_plan
+from feddrm.contract.signed_plan import SignedPlan, sign_plan
 from feddrm.method.layout import initial_model, layout_of
 from feddrm.method.update import apply, model_hash
 from privacy.gate import Gate
@@ -40,8 +40,7 @@ from secagg.client import join
 from secagg.server import open_session
 from secagg.session import Announcement
 from secagg.wire import Frame, Step
-from silo.assembly import caps_of
-from silo.books import origin_of
+from silo.books import caps_of, origin_of
 from silo.context import Context
 from silo.effects import (
     Connected,
@@ -108,7 +107,9 @@ class Trial:
     roster: Roster
     roster_signed: Any
     plan: Plan
-    signed_plan: Any
+    signed_plan: SignedPlan
+    uploads: dict[bytes, bytes] = field(default_factory=dict)
+    sums: dict[bytes, bytes] = field(default_factory=dict)
 
     @classmethod
     def make(cls, **training: object) -> Trial:
@@ -256,10 +257,10 @@ class House:
                     self.trained.append(effect.round)
                     self.handle(self.trained_event(effect))
                 case Upload():
-                    self.uploads[effect.blob] = effect.data
+                    self.trial.uploads[effect.blob] = effect.data
                     self.handle(Uploaded(effect.blob))
                 case FetchSum():
-                    data = self.sums.get(effect.blob)
+                    data = self.trial.sums.get(effect.blob)
                     if data is not None:
                         self.handle(Fetched(effect.blob, data))
 
@@ -285,16 +286,6 @@ class House:
         return frame
 
     @property
-    def uploads(self) -> dict[bytes, bytes]:
-        """The coordinator's blob store, shared by all houses of a trial."""
-        return self.trial.__dict__.setdefault("uploads", {})
-
-    @property
-    def sums(self) -> dict[bytes, bytes]:
-        """Published sums by hash."""
-        return self.trial.__dict__.setdefault("sums", {})
-
-    @property
     def ready(self) -> Ready:
         """The last Ready that was sent."""
         return next(event for event in reversed(self.sent) if isinstance(event, Ready))
@@ -314,6 +305,9 @@ class Desk:
         self.model = self.first_model = initial_model(self.layout, trial.plan_hash)
         self.round = 0
         self.outcomes: dict[int, RoundOutcome] = {}
+        self.server: Any = None
+        self.announce: Frame
+        self.published: Any = None
         self.members = {name: keys.identity_public for name, keys in trial.keys.items()}
 
     def offer(self) -> dict[str, PlanAnswer]:
@@ -327,7 +321,7 @@ class Desk:
     @property
     def announcement_hash(self) -> bytes:
         """Names the last announcement."""
-        return blob_hash(self.announce.body)
+        return Announcement.decode(self.announce.body).hash()
 
     def place(self) -> Place:
         """Where the next round starts."""
@@ -383,7 +377,7 @@ class Desk:
     def _vector(self, frame: Frame) -> bytes:
         from secagg.bodies import Masked
 
-        return self.trial.__dict__["uploads"][Masked.decode(frame.body).vector]
+        return self.trial.uploads[Masked.decode(frame.body).vector]
 
     def request(self, step: Step) -> dict[str, StepFrames]:
         """Close the collecting of a step: what every member gets."""
@@ -401,7 +395,7 @@ class Desk:
     def publish(self, without: tuple[str, ...] = ()) -> Publish:
         """Close R5, publish, collect the acks, certify the round."""
         published = self.server.close()
-        self.trial.__dict__.setdefault("sums", {})[published.sum] = published.frame.attachment
+        self.trial.sums[published.sum] = published.frame.attachment
         self.published = published
         event = Publish(published.frame.without_attachment(), published.sum)
         for name in self.server.expected:

@@ -189,7 +189,7 @@ def test_a_forged_sum_is_not_applied(desk: Desk, change: str) -> None:
 
     body = replace(Body.decode(published.frame.body), sum=blob_hash(bytes(data)))
     frame = sign(Step.PUBLISH, "", body.encode(), desk.trial.round_key)
-    alpha.sums[body.sum] = bytes(data)
+    desk.trial.sums[body.sum] = bytes(data)
     before = alpha.ready
     sent = alpha.handle(Publish(frame, body.sum))
     assert Abort.decode(sent[-1].frame.body).released
