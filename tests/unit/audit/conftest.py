@@ -1,0 +1,150 @@
+"""A federation of four hospitals on paper: keys, roster, plan, and a ledger for each after three rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from feddrm.contract.authority import create_authority, pem
+from feddrm.contract.charge import charge
+from feddrm.contract.identity import MemberKeys, sign_sealing_key
+from feddrm.contract.kit import FederationRoot
+from feddrm.contract.plan import Plan
+from feddrm.contract.roster import Member, Roster, sign_roster
+from feddrm.contract.signed import Signed
+from feddrm.contract.signed_plan import SignedPlan, sign_plan
+from privacy.bundle import export_bundle
+from privacy.gate import Caps, Gate
+from privacy.ledger import Ledger
+
+NOW = 1_800_000_000_000
+SILOS = ("a", "b", "c", "d")
+CAPS = Caps(3.0, 3.0, 10.0, 10.0, 1e-4, 3)
+
+
+@dataclass
+class Paper:
+    """Everything an auditor may get, and the keys to forge it with."""
+
+    path: Path
+    operator: Ed25519PrivateKey
+    keys: dict[str, MemberKeys]
+    anchor: FederationRoot
+    roster: Signed
+    plan: SignedPlan
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    gates: dict[str, Gate] = field(default_factory=dict)
+    heads: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Path:
+        return self.path / "federation.root"
+
+    def play(self, name: str, *numbers: int) -> None:
+        cost = charge(self.plan.plan)
+        assert cost.round_event is not None
+        gate = self.gates[name]
+        gate.open_job(self.plan.hash, self.plan.plan.name, cost.delta, cost.events, now_ms=NOW)
+        for number in numbers:
+            reservation = gate.reserve(self.plan.hash, 1, number, cost.round_event, model=bytes(32), now_ms=NOW)
+            gate.commit(reservation, bytes([number]) * 32, now_ms=NOW)
+            self.heads[self.ledgers[name].origin] = self.ledgers[name].head()
+            gate.release(self.plan.hash, 1, number, sum=bytes(32), model=bytes(32), now_ms=NOW)
+
+    def export(self, name: str, *, roster: Signed | None = None, plans: list[Signed] | None = None) -> Path:
+        ledger = self.ledgers[name]
+        witnessed = {origin: note for origin, note in self.heads.items() if origin != ledger.origin}
+        text = export_bundle(
+            ledger,
+            witnessed=witnessed,
+            roster=(roster or self.roster).to_json(),
+            plans=[signed.to_json() for signed in ([self.plan.signed] if plans is None else plans)],
+        )
+        file = self.path / f"{name}.ledger"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+
+def make_roster(keys: dict[str, MemberKeys], operator: Ed25519PrivateKey, version: int) -> Signed:
+    members = tuple(
+        Member(
+            name=name,
+            role="silo",
+            identity=k.identity_public,
+            sealing=k.sealing.public(),
+            sealing_signature=sign_sealing_key(k.identity, name, k.sealing.public()),
+            certificate=name.encode().ljust(32, b"c"),
+        )
+        for name, k in keys.items()
+    )
+    roster = Roster(
+        federation="retina",
+        version=version,
+        issued_ms=NOW,
+        expires_ms=NOW + 86_400_000,
+        operator=operator.public_key().public_bytes_raw(),
+        round_key=Ed25519PrivateKey.generate().public_key().public_bytes_raw(),
+        members=members,
+    )
+    return sign_roster(roster, operator)
+
+
+def make_plan(**training: object) -> Plan:
+    return Plan.model_validate(
+        {
+            "federation": "retina",
+            "name": "first",
+            "roster_version": 2,
+            "silos": SILOS,
+            "schema": {
+                "patient": "id",
+                "target": {"kind": "threshold", "column": "y", "operator": ">", "value": 0, "labels": ["no", "yes"]},
+                "columns": [{"kind": "numeric", "name": "x", "lower": 0, "upper": 1}],
+            },
+            "model": {"kind": "mlp", "hidden": [4]},
+            "training": {
+                "rounds": 3,
+                "local_steps": 5,
+                "sampling_rate": 0.04,
+                "clip_norm": 1.0,
+                "noise_multiplier": 1.5,
+                "target_weight": 0.5,
+                "learning_rate": 0.1,
+                **training,
+            },
+            "privacy": {"delta": 1e-5},
+            "secure_aggregation": {
+                "threshold": 3,
+                "minimum_cohort": 3,
+                "colluders": 1,
+                "clip": 1.0,
+                "fraction_bits": 20,
+            },
+        }
+    )
+
+
+@pytest.fixture
+def paper(tmp_path: Path):
+    operator = Ed25519PrivateKey.generate()
+    keys = {name: MemberKeys.generate() for name in SILOS}
+    root = create_authority("retina", NOW)
+    anchor = FederationRoot(
+        federation="retina",
+        operator=operator.public_key().public_bytes_raw(),
+        root=pem(root.certificate).decode(),
+    )
+    made = Paper(tmp_path, operator, keys, anchor, make_roster(keys, operator, 2), sign_plan(make_plan(), operator))
+    made.root.write_bytes(anchor.to_text())
+    for name in SILOS:
+        ledger = Ledger.open(tmp_path / f"{name}.db", f"feddrm/retina/{name}", keys[name].identity, now_ms=NOW)
+        made.ledgers[name], made.gates[name] = ledger, Gate(ledger, CAPS)
+    for number in (1, 2, 3):
+        for name in SILOS:
+            made.play(name, number)
+    yield made
+    for ledger in made.ledgers.values():
+        ledger.close()

@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from feddrm.audit.cli import app
+from feddrm.cli import invoke
+from feddrm.contract import labels
+from feddrm.contract.charge import charge
+from feddrm.contract.errors import ExitCode
+from feddrm.contract.signed import Signed, sign
+from feddrm.contract.signed_plan import sign_plan
+from privacy.canonical import canonical_json
+from privacy.leaves import Record
+from privacy.merkle import Tree
+from privacy.note import sign_head
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = invoke(app, [str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def judged(run: Run, *arguments: object) -> tuple[int, dict[str, Any]]:
+    code, out, _ = run("verify", *arguments, "--format", "json")
+    return code, json.loads(out)
+
+
+def failures(report: dict[str, Any]) -> set[tuple[str, str]]:
+    return {
+        (ledger["silo"], check["name"])
+        for ledger in report["ledgers"]
+        for check in ledger["checks"]
+        if check["status"] == "FAIL"
+    }
+
+
+def rewrite(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    change(fields)
+    file.write_text(json.dumps(fields), encoding="utf-8")
+
+
+def reseal(fields: dict[str, Any], key: Ed25519PrivateKey, leaves: list[str]) -> None:
+    """What a hospital can do to its own bundle: any leaves, a valid head over them."""
+    bodies = [leaf.encode() for leaf in leaves]
+    fields["leaves"] = leaves
+    fields["head"] = sign_head(fields["origin"], len(bodies), Tree(bodies).root(), key).decode()
+
+
+def test_honest_ledgers_verify(paper, run: Run) -> None:
+    files = [paper.export(name) for name in paper.ledgers]
+    code, report = judged(run, *files, "--root", paper.root, "--fingerprint", paper.anchor.fingerprint)
+    assert (code, report["verified"], failures(report)) == (0, True, set())
+    cost = charge(paper.plan.plan)
+    for ledger in report["ledgers"]:
+        assert ledger["verified"]
+        assert ledger["plan_epsilon"] == cost.epsilon
+        assert ledger["epsilon_spent"] == pytest.approx(cost.epsilon, abs=2e-6)
+        assert (ledger["rounds_reserved"], ledger["delta"]) == (3, 1e-5)
+        assert not any(check["status"] == "NOTE" for check in ledger["checks"])
+
+
+def test_the_text_has_one_line_a_check(paper, run: Run) -> None:
+    files = [paper.export(name) for name in ("a", "b")]
+    code, out, err = run("verify", *files, "--root", paper.root)
+    assert (code, err) == (0, "")
+    assert out.count("  PASS  ") > 20
+    assert "FAIL" not in out
+    assert "Verified: 2 ledgers." in out
+    assert paper.anchor.fingerprint in out
+    assert "that the noise was drawn no ledger can show" in out
+
+
+def test_a_single_bundle_verifies_and_says_what_was_not_checked(paper, run: Run) -> None:
+    code, out, _ = run("verify", paper.export("a"), "--root", paper.root)
+    assert code == 0
+    assert "NOTE" in out
+    assert "no other bundle witnesses this log" in out
+
+
+def test_a_forged_leaf_fails_with_its_meaning(paper, run: Run) -> None:
+    file = paper.export("a")
+    rewrite(file, lambda f: f["leaves"].__setitem__(2, f["leaves"][2].replace('"steps":5', '"steps":1')))
+    code, out, _ = run("verify", file, "--root", paper.root)
+    assert code == ExitCode.VERIFICATION
+    assert "FAIL" in out
+    assert "a leaf was edited or moved" in out
+    assert "NOT VERIFIED: a" in out
+
+
+@pytest.mark.parametrize("keep", [1, 2, 5, 8, 9])
+def test_a_hospital_that_cuts_its_log_is_found_by_its_peers(paper, run: Run, keep: int) -> None:
+    files = [paper.export(name) for name in paper.ledgers]
+    signer = paper.keys["a"].identity
+    rewrite(files[0], lambda f: reseal(f, signer, f["leaves"][:keep]))
+    code, report = judged(run, *files, "--root", paper.root)
+    assert code == 6
+    assert failures(report) == {("a", "witnesses")}
+    # Alone the same bundle passes: only peers can tell, and the report says so.
+    code, report = judged(run, files[0], "--root", paper.root)
+    assert code == 0
+    assert "NOTE" in {check["status"] for check in report["ledgers"][0]["checks"]}
+
+
+def test_a_hospital_that_charges_less_is_found(paper, run: Run) -> None:
+    files = [paper.export(name) for name in paper.ledgers]
+
+    def cheaper(fields: dict[str, Any]) -> None:
+        leaves = [leaf.replace('"noise_multiplier":1.5', '"noise_multiplier":9') for leaf in fields["leaves"]]
+        reseal(fields, paper.keys["a"].identity, leaves)
+
+    rewrite(files[0], cheaper)
+    _, alone = judged(run, files[0], "--root", paper.root)
+    assert failures(alone) == {("a", "plan"), ("a", "reservations")}
+    _, together = judged(run, *files, "--root", paper.root)
+    assert ("a", "witnesses") in failures(together)
+
+
+def test_a_claim_below_the_recomputed_epsilon_is_found(paper, run: Run) -> None:
+    file = paper.export("a")
+    claimed = charge(paper.plan.plan).epsilon
+
+    def lower(fields: dict[str, Any]) -> None:
+        leaves = [leaf.replace(f'"epsilon":{claimed}', '"epsilon":0.1') for leaf in fields["leaves"]]
+        assert leaves != fields["leaves"]
+        reseal(fields, paper.keys["a"].identity, leaves)
+
+    rewrite(file, lower)
+    code, report = judged(run, file, "--root", paper.root)
+    assert (code, failures(report)) == (6, {("a", "epsilon")})
+
+
+def test_keys_come_from_the_signed_roster_and_not_from_the_bundle(paper, run: Run) -> None:
+    # The owner replaces its key everywhere in its own power: leaf 0, head, and a roster it signs itself.
+    own = Ed25519PrivateKey.generate()
+    file = paper.export("a", roster=sign(own, labels.ROSTER, paper.roster.body))
+    old, new = paper.keys["a"].identity_public.hex(), own.public_key().public_bytes_raw().hex()
+    rewrite(file, lambda f: reseal(f, own, [leaf.replace(old, new) for leaf in f["leaves"]]))
+    code, report = judged(run, file, "--root", paper.root)
+    assert (code, failures(report)) == (6, {("a", "roster")})
+    code, report = judged(run, file, paper.export("b"), "--root", paper.root)
+    assert failures(report) >= {("a", "roster"), ("a", "head"), ("a", "key")}
+
+
+def test_a_plan_that_the_operator_did_not_sign_does_not_count(paper, run: Run) -> None:
+    forged = sign_plan(paper.plan.plan, Ed25519PrivateKey.generate()).signed
+    code, report = judged(run, paper.export("a", plans=[forged]), "--root", paper.root)
+    assert code == 6
+    assert ("a", "plan") in failures(report)
+    code, report = judged(run, paper.export("a", plans=[]), "--root", paper.root)
+    assert (code, failures(report)) == (6, {("a", "plan"), ("a", "reservations")})
+
+
+def test_a_plan_of_other_hospitals_or_another_federation_does_not_count(paper, run: Run) -> None:
+    plan = paper.plan.plan
+    for change in ({"silos": ("b", "c", "d", "e")}, {"federation": "other"}):
+        body = canonical_json({**json.loads(plan.body()), **change})
+        signed = sign(paper.operator, labels.PLAN, body)
+        code, report = judged(run, paper.export("a", plans=[paper.plan.signed, signed]), "--root", paper.root)
+        assert (code, failures(report)) == (6, {("a", "plan")})
+
+
+def test_another_federation_s_root_verifies_nothing(paper, run: Run) -> None:
+    stranger = paper.anchor.model_copy(
+        update={"operator": Ed25519PrivateKey.generate().public_key().public_bytes_raw()}
+    )
+    root = paper.path / "other.root"
+    root.write_bytes(stranger.to_text())
+    code, report = judged(run, paper.export("a"), "--root", root)
+    assert (code, failures(report)) == (6, {("a", "roster")})
+    code, _, err = run("verify", paper.export("a"), "--root", root, "--fingerprint", paper.anchor.fingerprint)
+    assert code == 6
+    assert "not the root of the federation whose fingerprint" in err
+
+
+def test_two_exports_of_one_forked_ledger_fail(paper, run: Run) -> None:
+    first = paper.export("a")
+    second = paper.path / "a-again.ledger"
+    second.write_bytes(first.read_bytes())
+    code, report = judged(run, first, second, "--root", paper.root)
+    assert (code, failures(report)) == (0, set())
+
+    def other(fields: dict[str, Any]) -> None:
+        last = Record.decode(fields["leaves"][-1].encode())
+        body = Record(last.time, last.leaf.__class__(last.leaf.plan, 1, 3, b"x" * 32, bytes(32))).encode()
+        reseal(fields, paper.keys["a"].identity, [*fields["leaves"][:-1], body.decode()])
+
+    rewrite(second, other)
+    code, report = judged(run, first, second, "--root", paper.root)
+    assert (code, failures(report)) == (6, {("a", "witnesses")})
+
+
+def test_an_older_export_beside_a_newer_one_is_no_fork(paper, run: Run) -> None:
+    old = paper.path / "old.ledger"
+    old.write_bytes(paper.export("a").read_bytes())
+    paper.gates["a"].record_dataset(bytes(32), bytes(32), now_ms=1_800_000_000_000)
+    code, report = judged(run, old, paper.export("a"), "--root", paper.root)
+    assert (code, failures(report)) == (0, set())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: f.update(origin="feddrm/other/a"),
+        lambda f: f.update(origin="feddrm/retina/nobody"),
+        lambda f: f.update(head="x"),
+        lambda f: f.update(leaves=[]),
+        lambda f: f.update(leaves=["{}"]),
+        lambda f: f.update(roster="x"),
+        lambda f: f.update(roster='{"body": "AAAA", "signatures": []}'),
+        lambda f: f.update(plans=["x"]),
+        lambda f: f.update(plans=["[" * 5000]),
+        lambda f: f["leaves"].__setitem__(1, "\x1b[2J"),
+    ],
+)
+def test_hostile_bundles_fail_cleanly(paper, run: Run, change: Callable[[dict[str, Any]], None]) -> None:
+    file = paper.export("a")
+    rewrite(file, change)
+    for arguments in ((file,), (file, paper.export("b"))):
+        code, out, _ = run("verify", *arguments, "--root", paper.root)
+        assert code == 6
+        assert "FAIL" in out
+        assert "\x1b" not in out
+    code, out, _ = run("show", file)
+    assert code == 0
+    assert "\x1b" not in out
+
+
+def test_one_bad_bundle_does_not_hide_the_good_one(paper, run: Run) -> None:
+    bad, good = paper.export("a"), paper.export("b")
+    rewrite(bad, lambda f: f.update(head="x"))
+    code, report = judged(run, bad, good, "--root", paper.root)
+    assert code == 6
+    assert [ledger["verified"] for ledger in report["ledgers"]] == [False, True]
+
+
+@pytest.mark.parametrize("content", [b"", b"not a bundle", b"{}", b"\xff\xfe"])
+def test_files_that_are_no_bundle_are_input_errors(paper, run: Run, content: bytes) -> None:
+    file = paper.path / "bad.ledger"
+    file.write_bytes(content)
+    for arguments in (("verify", file, "--root", paper.root), ("show", file)):
+        code, out, err = run(*arguments)
+        assert (code, out) == (ExitCode.INPUT, "")
+        assert "bad.ledger is not a ledger bundle" in err
+        assert "Traceback" not in err
+
+
+def test_missing_files_and_bad_roots_are_input_errors(paper, run: Run) -> None:
+    assert run("verify", paper.path / "none", "--root", paper.root)[0] == ExitCode.INPUT
+    assert run("verify", paper.export("a"), "--root", paper.path / "none")[0] == ExitCode.INPUT
+    bad = paper.path / "bad.root"
+    bad.write_text("federation = 3\n")
+    assert run("verify", paper.export("a"), "--root", bad)[0] == ExitCode.INPUT
+    assert run("verify", paper.export("a"), "--root", paper.root, "--fingerprint", "short")[0] == ExitCode.INPUT
+    assert run("verify", "--root", paper.root)[0] == ExitCode.USAGE
+
+
+def test_show_prints_every_leaf_and_verifies_nothing(paper, run: Run) -> None:
+    code, out, _ = run("show", paper.export("a"))
+    assert code == 0
+    assert "NOT verified" in out
+    for word in ("KEY", "PLAN", "RESERVE", "COMMIT", "RELEASE", "holds a head of feddrm/retina/b"):
+        assert word in out
+    code, out, _ = run("show", paper.export("a"), "--format", "json")
+    assert len(json.loads(out)["leaves"]) == paper.ledgers["a"].size
+
+
+def test_an_unaccountable_plan_is_a_failed_check(paper, run: Run) -> None:
+    body = json.loads(paper.plan.plan.body())
+    body["training"] |= {"rounds": 10_000, "local_steps": 10_000}
+    signed = sign(paper.operator, labels.PLAN, canonical_json(body))
+    code, report = judged(run, paper.export("a", plans=[paper.plan.signed, signed]), "--root", paper.root)
+    assert (code, failures(report)) == (6, {("a", "plan")})
+
+
+def test_the_auditor_needs_neither_torch_nor_grpc(paper) -> None:
+    file = paper.export("a")
+    code = (
+        "import sys\nclass Wall:\n    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in {'torch', 'opacus', 'grpc', 'silo', 'aggregator'}:\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Wall())\nfrom feddrm.audit.cli import main\nmain()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "verify", str(file), "--root", str(paper.root)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Verified: 1 ledger." in done.stdout
+
+
+def test_signed_documents_in_a_bundle_are_opaque_text(paper) -> None:
+    fields = json.loads(paper.export("a").read_text(encoding="utf-8"))
+    assert Signed.from_json(fields["roster"]).body == paper.roster.body
+    assert Signed.from_json(fields["plans"][0]).body == paper.plan.signed.body
