@@ -1,0 +1,199 @@
+"""Sealed queries at the silo: forged queriers, replays, budgets, and what a refusal says."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from silo_harness import FEDERATION, NOW, Trial
+
+from feddrm.contract.errors import VerificationError
+from feddrm.contract.identity import MemberKeys
+from feddrm.contract.messages import Answer, SealedQuery
+from feddrm.contract.seal import AskContext, PendingAnswer, open_answer, query_hash, seal_request
+from feddrm.contract.tickets import Ticket, issue_ticket, ticket_hash
+from silo.answers import Answers
+from silo.inference import BUDGET, BUSY, REFUSED, Admitted, Answerer
+from silo.state import State
+
+RELEASE = bytes(range(32))
+DAY = 86_400_000
+
+
+class Bench:
+    """An answerer at alpha, and a querier that may be anybody."""
+
+    def __init__(self, path: Path, **settings: int) -> None:
+        self.trial = Trial.make()
+        self.path = path
+        self.settings = {"answers_per_day": 10, "capacity": 4, **settings}
+        self.start()
+
+    def start(self) -> None:
+        self.state = State.open(self.path / "agent.db")
+        alpha = self.trial.keys["alpha"]
+        self.answerer = Answerer(
+            answers=Answers(self.state),
+            roster=self.trial.roster,
+            me="alpha",
+            signer=alpha.identity,
+            sealing=alpha.sealing.hpke(),
+            width_of=lambda release: 3 if release == RELEASE else None,
+            **self.settings,
+        )
+
+    def ticket(self, **change: Any) -> Any:
+        fields = {
+            "federation": FEDERATION,
+            "querier": "desk",
+            "silo": "alpha",
+            "release": RELEASE,
+            "roster_version": 1,
+            "issued_ms": NOW,
+            "expires_ms": NOW + 60_000,
+            "nonce": os.urandom(32),
+        }
+        key = change.pop("key", self.trial.round_key)
+        return issue_ticket(Ticket.model_validate({**fields, **change}), key)
+
+    def ask(
+        self, *, keys: MemberKeys | None = None, width: int = 3, records: int = 1, ticket: Any = None, **context: Any
+    ) -> tuple[SealedQuery, PendingAnswer]:
+        ticket = ticket or self.ticket()
+        fields = {
+            "federation": FEDERATION,
+            "querier": "desk",
+            "silo": "alpha",
+            "roster_version": 1,
+            "release": RELEASE,
+            "ticket": ticket_hash(ticket),
+        }
+        sealed, pending = seal_request(
+            np.ones((records, width), np.float32),
+            context=AskContext(**{**fields, **context}),
+            sealing_key=self.trial.keys["alpha"].sealing.public(),
+            signer=(keys or self.trial.querier).identity,
+            now_ms=NOW,
+        )
+        return SealedQuery("desk", query_hash(sealed), sealed, ticket), pending
+
+    def answer(self, event: SealedQuery, now_ms: int = NOW) -> Answer | None:
+        admitted, _ = self.answerer.admit(event, now_ms)
+        if not isinstance(admitted, Admitted):
+            return admitted
+        probabilities = np.tile(np.array([0.25, 0.75], np.float32), (len(admitted.features), 1))
+        return self.answerer.finish(admitted, probabilities, now_ms)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_an_enrolled_querier_gets_a_signed_answer(bench: Bench) -> None:
+    event, pending = bench.ask(records=2)
+    answer = bench.answer(event)
+    assert answer is not None
+    opened = open_answer(pending, answer.answer, silo_key=bench.trial.keys["alpha"].identity_public)
+    assert opened.tolist() == [[0.25, 0.75]] * 2
+    with pytest.raises(VerificationError):
+        open_answer(pending, answer.answer, silo_key=bench.trial.keys["beta"].identity_public)
+
+
+def test_a_replay_gets_the_very_bytes_even_after_a_restart_and_a_new_day(bench: Bench) -> None:
+    event, _ = bench.ask()
+    first = bench.answer(event)
+    assert bench.answer(event) == first
+    bench.state.close()
+    bench.start()
+    assert bench.answer(event, NOW + 3 * DAY) == first
+    assert Answers(bench.state).answered("desk", NOW // DAY) == 1
+
+
+def test_the_same_question_twice_at_once_is_worked_on_once(bench: Bench) -> None:
+    event, _ = bench.ask()
+    admitted, _ = bench.answerer.admit(event, NOW)
+    assert isinstance(admitted, Admitted)
+    assert bench.answerer.admit(event, NOW) == (None, "")
+
+
+def test_forged_queriers_are_refused(bench: Bench) -> None:
+    forged, _ = bench.ask(keys=MemberKeys.generate())
+    stranger = replace(forged, querier="stranger")
+    silo_as_querier, _ = bench.ask(keys=bench.trial.keys["beta"], querier="beta", ticket=bench.ticket(querier="beta"))
+    for event in (forged, stranger, replace(silo_as_querier, querier="beta")):
+        answer = bench.answer(event)
+        assert answer == Answer(event.query, refusal=REFUSED)
+    assert Answers(bench.state).answered("desk", NOW // DAY) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": MemberKeys.generate().identity},
+        {"querier": "other"},
+        {"silo": "beta"},
+        {"release": bytes(32)},
+        {"federation": "other"},
+        {"issued_ms": NOW - 10 * DAY, "expires_ms": NOW - 9 * DAY},
+    ],
+)
+def test_a_ticket_that_is_not_for_this_is_refused(bench: Bench, change: dict[str, Any]) -> None:
+    event, _ = bench.ask(ticket=bench.ticket(**change))
+    assert bench.answer(event) == Answer(event.query, refusal=REFUSED)
+
+
+def test_a_query_is_bound_to_its_ticket(bench: Bench) -> None:
+    event, _ = bench.ask()
+    moved = replace(event, ticket=bench.ticket())
+    assert bench.answer(moved) == Answer(event.query, refusal=REFUSED)
+    altered = event.sealed[:-1] + bytes([event.sealed[-1] ^ 1])
+    changed = replace(event, sealed=altered, query=query_hash(altered))
+    assert bench.answer(changed) == Answer(changed.query, refusal=REFUSED)
+    assert bench.answer(replace(event, query=bytes(32))) == Answer(bytes(32), refusal=REFUSED)
+
+
+def test_a_query_of_another_width_is_refused(bench: Bench) -> None:
+    event, _ = bench.ask(width=4)
+    assert bench.answer(event) == Answer(event.query, refusal=REFUSED)
+
+
+def test_an_old_request_is_refused(bench: Bench) -> None:
+    event, _ = bench.ask(ticket=bench.ticket(expires_ms=NOW + DAY // 2))
+    assert bench.answer(event, NOW + DAY // 3) == Answer(event.query, refusal=REFUSED)
+
+
+def test_the_budget_of_a_day_counts_records_and_those_in_work(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, answers_per_day=3)
+    first, _ = bench.ask(records=2)
+    bench.answer(first)
+    waiting, _ = bench.ask()
+    assert isinstance(bench.answerer.admit(waiting, NOW)[0], Admitted)
+    over, _ = bench.ask()
+    assert bench.answer(over) == Answer(over.query, refusal=BUDGET)
+    # A repeat costs nothing, and a refusal was not kept as the answer for ever.
+    repeated = bench.answer(first)
+    assert repeated is not None
+    assert repeated.answer
+    bench.state.close()
+    bench.start()
+    again = bench.answer(over)
+    assert again is not None
+    assert again.answer
+
+
+def test_capacity_limits_what_is_in_work(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, capacity=1)
+    first, _ = bench.ask()
+    admitted, _ = bench.answerer.admit(first, NOW)
+    assert isinstance(admitted, Admitted)
+    second, _ = bench.ask()
+    assert bench.answer(second) == Answer(second.query, refusal=BUSY)
+    bench.answerer.fail(admitted)
+    answer = bench.answer(second)
+    assert answer is not None
+    assert answer.answer
