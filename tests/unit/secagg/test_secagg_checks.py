@@ -120,3 +120,20 @@ def test_derived_keys_depend_on_secret_label_session_and_context() -> None:
 def test_every_silo_of_a_session_signs_the_same_agreement(federation: Federation) -> None:
     session = federation.start().run(Step.CONSISTENCY, lost={Step.SHARES: {"silo-2"}})
     assert len({Consistency.decode(frame.body).agreement for frame in session.sent[Step.CONSISTENCY].values()}) == 1
+
+
+def test_a_share_that_is_no_field_element_is_refused_when_dealt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dealer that signs the right hash of an impossible share: found at R2, not when shares are combined."""
+    monkeypatch.setattr("secagg.dealing.split", lambda secret, threshold, count, entropy: (b"\xff" * 66,) * count)
+    dealt = deal(
+        session=SID,
+        me="a",
+        u1=("a", "b"),
+        threshold=2,
+        seed=b"b" * 32,
+        mask_key=b"k" * 32,
+        transport_secrets={"b": b"x" * 32},
+        entropy=stream("deal"),
+    )
+    with pytest.raises(WireError, match="share of the self mask seed"):
+        receive_deal(dealt.body, dealt.body.dealt[1], dealt.ciphertexts[0], me="b", secret=b"x" * 32)
