@@ -7,7 +7,7 @@ noise was drawn at all (design section 7).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from privacy.account import Account, Job
 from privacy.accounting import Epsilon, epsilon, epsilon_alone
@@ -43,7 +43,7 @@ class PlanTerms:
 
     def events(self) -> tuple[Event, ...]:
         """Everything that one patient may undergo in the completed job."""
-        return canonical(event for event, rounds in self.stages.values() for _ in range(rounds))
+        return canonical(replace(event, steps=event.steps * rounds) for event, rounds in self.stages.values() if rounds)
 
 
 def verify_log(
@@ -164,8 +164,8 @@ def _check_budget(records: list[Record], plans: Mapping[bytes, PlanTerms]) -> It
     yield from faults
     if not faults:
         yield Check("reservations", True, None, "every charged round costs what its signed plan says")
-    for job in account.jobs.values():
-        yield from _check_epsilon(job)
+    for plan, job in account.jobs.items():
+        yield from _check_epsilon(job, plans.get(plan))
         yield _check_unreleased(job)
     for reservation in account.unresolved:
         message = f"round {reservation.round} of stage {reservation.stage} has no end: counted as spent"
@@ -215,10 +215,14 @@ def _check_caps(number: int, leaf: Plan, account: Account) -> Check:
     return Check("caps", True, number, message)
 
 
-def _check_epsilon(job: Job) -> Iterator[Check]:
+def _check_epsilon(job: Job, signed: PlanTerms | None) -> Iterator[Check]:
     terms, spent = job.terms, job.events()
     if not covers(terms.events, spent):
         yield Check("epsilon", False, job.leaf, f"job {terms.name} was charged more rounds than it had entered")
+        return
+    if signed is None or signed.events() != terms.events:
+        # Failed as "plan" already; and events that no operator signed could be chosen to keep an auditor busy.
+        yield Check("epsilon", False, job.leaf, f"job {terms.name}: nothing to recompute without its signed plan")
         return
     claims: tuple[tuple[str, float, Callable[[tuple[Event, ...], float], Epsilon]], ...] = (
         ("with secure aggregation", terms.epsilon, epsilon),

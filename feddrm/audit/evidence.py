@@ -23,13 +23,15 @@ from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan, verify_plan
 from privacy.account import LifeSpend
 from privacy.bundle import MAXIMUM_BUNDLE, Bundle, parse_bundle
-from privacy.errors import LedgerCorrupt, MalformedError
+from privacy.errors import MalformedError
 from privacy.leaves import Record
 from privacy.note import open_head
 from privacy.summary import JobSummary, summarise
 from privacy.verify import Check, PlanTerms, verify_log
 
 SELF: Final = "another export"
+# After these failures there is nothing that could be summed up.
+_NO_FIGURES: Final = frozenset({"leaves", "order", "plan", "reservations"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,8 @@ class Exhibit:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All checks of one ledger, and its figures where its leaves can be read. Figures of a ledger that is not verified
-    are the hospital's word only."""
+    """All checks of one ledger, and its figures where its leaves follow signed plans. Figures of a ledger that is not
+    verified are the hospital's word only."""
 
     exhibit: Exhibit
     checks: tuple[Check, ...]
@@ -133,11 +135,9 @@ def _judge(
         plans=plans,
         witnessed=_witnessed(exhibit, key, exhibits),
     )
-    try:
-        jobs, life = summarise(Record.decode(body).leaf for body in bundle.leaves)
-    except (MalformedError, LedgerCorrupt, ValueError):
-        # Each of these is a failed check above already.
+    if any(not check.passed and check.name in _NO_FIGURES for check in checks):
         return Verdict(exhibit, tuple(checks), (), None)
+    jobs, life = summarise(Record.decode(body).leaf for body in bundle.leaves)
     return Verdict(exhibit, tuple(checks), jobs, life)
 
 

@@ -31,7 +31,7 @@ def verdict_text(anchor: FederationRoot, verdicts: Sequence[Verdict]) -> str:
 
 
 def verdict_json(anchor: FederationRoot, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The same as one object. `epsilon_spent` is recomputed from events; null where leaves cannot be read."""
+    """The same as one object. `epsilon_spent` is recomputed from events; null where leaves follow no signed plan."""
     return {
         "federation": anchor.federation,
         "fingerprint": anchor.fingerprint,

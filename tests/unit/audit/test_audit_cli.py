@@ -127,7 +127,7 @@ def test_a_hospital_that_charges_less_is_found(paper, run: Run) -> None:
 
     rewrite(files[0], cheaper)
     _, alone = judged(run, files[0], "--root", paper.root)
-    assert failures(alone) == {("a", "plan"), ("a", "reservations")}
+    assert failures(alone) == {("a", "plan"), ("a", "reservations"), ("a", "epsilon")}
     _, together = judged(run, *files, "--root", paper.root)
     assert ("a", "witnesses") in failures(together)
 
@@ -164,7 +164,7 @@ def test_a_plan_that_the_operator_did_not_sign_does_not_count(paper, run: Run) -
     assert code == 6
     assert ("a", "plan") in failures(report)
     code, report = judged(run, paper.export("a", plans=[]), "--root", paper.root)
-    assert (code, failures(report)) == (6, {("a", "plan"), ("a", "reservations")})
+    assert (code, failures(report)) == (6, {("a", "plan"), ("a", "reservations"), ("a", "epsilon")})
 
 
 def test_a_plan_of_other_hospitals_or_another_federation_does_not_count(paper, run: Run) -> None:
