@@ -87,6 +87,7 @@ def _job(job: Job) -> dict[str, Any]:
         "roster": _text(SIGNED.encode(job.signed_roster)),
         "model": hash_of(model_bytes(job)).hex(),
         "models": [model.hex() for model in job.models],
+        "started_ms": job.started_ms,
         "phase": _phase(job.phase),
         "answers": {name: _text(PLAN_ANSWER.encode(answer)) for name, answer in sorted(job.answers.items())},
         "declined_boot": {name: boot.hex() for name, boot in sorted(job.declined_boot.items())},
@@ -111,6 +112,7 @@ def _read_job(raw: Mapping[str, Any], federation: str, operator: bytes, blobs: B
         layout=layout,
         model=model,
         models=models,
+        started_ms=raw["started_ms"],
         phase=_read_phase(raw["phase"]),
         answers={name: PLAN_ANSWER.decode(_bytes(entry)) for name, entry in raw["answers"].items()},
         declined_boot={name: bytes.fromhex(boot) for name, boot in raw["declined_boot"].items()},
@@ -161,6 +163,8 @@ def _read_phase(raw: Mapping[str, Any]) -> Phase:
 def _presence(presence: Presence) -> dict[str, Any]:
     return {
         "connected": presence.connected,
+        "heard_ms": presence.heard_ms,
+        "left_ms": presence.left_ms,
         "ready": None if presence.ready is None else _text(READY.encode(presence.ready)),
         "told": presence.told,
         "disputed": presence.disputed,
@@ -170,6 +174,8 @@ def _presence(presence: Presence) -> dict[str, Any]:
 def _read_presence(raw: Mapping[str, Any]) -> Presence:
     return Presence(
         connected=raw["connected"],
+        heard_ms=raw["heard_ms"],
+        left_ms=raw["left_ms"],
         ready=None if raw["ready"] is None else READY.decode(_bytes(raw["ready"])),
         told=raw["told"],
         disputed=raw["disputed"],

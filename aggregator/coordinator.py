@@ -163,13 +163,14 @@ class Coordinator:
         room = self._room(stamp)
         match event:
             case FromSilo(silo, message):
+                self.presences.setdefault(silo, Presence()).heard_ms = stamp.now_ms
                 self._from_silo(room, silo, message)
             case Detached(silo):
                 if silo in self.presences:
-                    self.presences[silo].detach()
+                    self.presences[silo].detach(stamp.now_ms)
             case Restarted():
                 for presence in self.presences.values():
-                    presence.detach()
+                    presence.detach(stamp.now_ms)
             case JobStarted(plan):
                 self._start(room, plan)
             case Ticked():
@@ -252,7 +253,7 @@ class Coordinator:
             room.effects.append(Journal(text))
 
     def _hear(self, room: Room, silo: str, ready: Ready) -> None:
-        presence = self.presences.setdefault(silo, Presence())
+        presence = self.presences[silo]
         again = presence.connected and presence.ready == ready
         presence.connected, presence.ready = True, ready
         job = self.job

@@ -57,13 +57,25 @@ def gathered(job: Job, room: Room) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def due_ms(job: Job, room: Room, phase: Gathering) -> int | None:
     """When something is to be decided: announce, or give the round up. None while only a silo can change anything."""
     ready, waited_for = gathered(job, room)
-    patience = max(phase.not_before_ms, phase.since_ms + round(job.plan.deadlines.gather_seconds * 1000))
+    patience = max((phase.not_before_ms, *(patience_ms(job, room.presence(silo)) for silo in waited_for)))
     if len(ready) >= job.quorum:
-        return patience if waited_for else phase.not_before_ms
+        return patience
     if len(ready) + len(phase.resting) < job.quorum:
         return None
     # Those who sit out this round would be enough for the next one.
     return patience if len(ready) + len(waited_for) >= job.quorum else phase.not_before_ms
+
+
+def patience_ms(job: Job, presence: Presence) -> int:
+    """Until when the others wait for a silo that is not ready.
+
+    One that is connected has something to do (loading data, answering, catching up) and gets as long as for training;
+    one that is away is waited for from when it left, so that it delays one round once, not every round.
+    """
+    deadlines = job.plan.deadlines
+    if presence.connected:
+        return max(job.started_ms, presence.heard_ms) + round(deadlines.train_seconds * 1000)
+    return max(job.started_ms, presence.left_ms) + round(deadlines.gather_seconds * 1000)
 
 
 def offer(job: Job, room: Room, silo: str, ready: Ready) -> None:

@@ -28,19 +28,23 @@ uses up the budget of every silo for nothing."""
 
 @dataclass(slots=True)
 class Presence:
-    """A silo as its control stream shows it.
+    """A silo as its control stream shows it: when it was last heard, and when its stream last ended.
 
     `told` is the last round whose outcome the silo has or was sent on this stream; `disputed`
     says that its model differed from the certified one and it was sent the outcome for that on this stream.
     """
 
     connected: bool = False
+    heard_ms: int = 0
+    left_ms: int = 0
     ready: Ready | None = None
     told: int = 0
     disputed: bool = False
 
-    def detach(self) -> None:
+    def detach(self, now_ms: int) -> None:
         """The stream is gone, and with it perhaps what was sent last."""
+        if self.connected:
+            self.left_ms = now_ms
         self.connected = False
         self.disputed = False
 
@@ -87,6 +91,7 @@ class Job:
     layout: Layout
     model: npt.NDArray[np.int64] = field(repr=False)
     models: list[bytes]
+    started_ms: int
     phase: Phase
     answers: dict[str, PlanAnswer] = field(default_factory=dict)
     declined_boot: dict[str, bytes] = field(default_factory=dict)
@@ -106,6 +111,7 @@ class Job:
             layout=layout,
             model=model,
             models=[model_hash(model)],
+            started_ms=now_ms,
             phase=Gathering(round=1, attempt=1, since_ms=now_ms, not_before_ms=now_ms),
         )
 

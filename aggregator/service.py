@@ -20,7 +20,7 @@ from aggregator.router import Serving
 from feddrm.contract import codec
 from feddrm.contract import messages as m
 from feddrm.contract.chunks import iter_chunks
-from feddrm.contract.errors import BudgetError, InputError, NotAuthorisedError, UnreachableError
+from feddrm.contract.errors import BudgetError, InputError
 from feddrm.contract.identity import Role
 from feddrm.contract.names import SiloId
 from feddrm.contract.roster import Roster
@@ -28,6 +28,7 @@ from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import verify_plan
 from feddrm.contract.tickets import TICKET_LIFETIME_MS, Ticket, issue_ticket, verify_ticket
 from feddrm.transport.peers import Peer, peer_of
+from feddrm.transport.status import NoReleaseError, ReleaseChangedError
 from feddrm.v1 import operator_pb2_grpc, query_pb2_grpc, silo_pb2_grpc
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ class Office:
     Args:
         install: makes a new roster the server directory's own, durably.
         daily_queries: embeddings that one querier may have routed in a day (UTC).
-        queries_per_second: its steady rate; bursts of a hundred seconds' worth pass.
+        queries_per_second: its steady rate; bursts of a hundred seconds' worth, and of one full batch, pass.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class Office:
         self.install = install
         self.round_key = round_key
         self.daily_queries = daily_queries
-        self.routes = RateLimit(queries_per_second, 100 * queries_per_second, "routes")
-        self.asks = RateLimit(queries_per_second, 100 * queries_per_second, "asks")
+        # A batch of routes that exceeds the burst would never pass.
+        burst = max(float(codec.MAXIMUM_EMBEDDINGS), 100 * queries_per_second)
+        self.routes = RateLimit(queries_per_second, burst, "routes")
+        self.asks = RateLimit(queries_per_second, burst, "asks")
         self.set_roster(roster, signed_roster)
 
     def set_roster(self, roster: Roster, signed: Signed) -> None:
@@ -85,11 +88,11 @@ class Office:
         """The release in service.
 
         Raises:
-            UnreachableError: there is none yet.
+            NoReleaseError: there is none yet.
         """
         serving = await self.hub.run(lambda engine: engine.serving)
         if serving is None:
-            raise UnreachableError("No release is in service yet.")
+            raise NoReleaseError("No release is in service yet.")
         return serving
 
 
@@ -235,7 +238,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
         querier, office = peer_of(context).name, self._office
         serving = await office.serving()
         if wanted.release != serving.release:
-            raise InputError("Another release is in service.", remedy="Fetch it first.")
+            raise ReleaseChangedError("Another release is in service.", remedy="Fetch it first.")
         count = len(wanted.embeddings)
         office.routes.charge(querier, count, time.monotonic())
         today = now_ms() // 86_400_000
@@ -271,7 +274,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
             ask.ticket, roster=office.roster, querier=querier, silo=ask.silo, release=None, now_ms=now_ms()
         )
         if ticket.release != (await office.serving()).release:
-            raise NotAuthorisedError("The ticket is for a release that is no longer in service.")
+            raise ReleaseChangedError("The ticket is for a release that is no longer in service.")
         query = m.SealedQuery(querier, hashlib.sha256(ask.sealed).digest(), ask.sealed, ask.ticket)
         return codec.ASK_REPLY.to_wire(await office.relays.ask(ask.silo, query))
 

@@ -490,6 +490,11 @@ class World:
         self.disconnect(name)
         self.silos[name].restart()
 
+    def crash(self, name: str) -> None:
+        """Kill the process; another one is there at once."""
+        self.kill(name)
+        self.connect(name)
+
     def start(self) -> None:
         self.submit(JobStarted(self.plan.signed))
 

@@ -160,6 +160,7 @@ def test_an_upload_is_taken_only_when_due_only_of_the_right_size_and_hash(world:
     assert coordinator.upload_size("site-1") is None
     world.run(lambda: world.job.phase.session.step == Step.MASKED)
     size = coordinator.upload_size("site-1")
+    assert size is not None
     assert size == world.job.phase.session.announcement.vector_size
     assert coordinator.upload_size("stranger") is None
     data = bytes(size)
@@ -182,7 +183,12 @@ def test_an_upload_is_taken_only_when_due_only_of_the_right_size_and_hash(world:
 
 def test_a_masked_frame_without_its_upload_is_an_offence(world: World) -> None:
     original = world.take
-    world.take = lambda n, e: None if isinstance(e, Upload) and n == "site-4" else original(n, e)  # type: ignore[method-assign]
+
+    def forget(name: str, event: Any) -> None:
+        if name != "site-4" or not isinstance(event, Upload):
+            original(name, event)
+
+    world.take = forget  # type: ignore[method-assign]
     world.run(lambda: len(world.job.outcomes) == 1)
     assert world.job.history[0].survivors == HONEST
     assert world.job.history[0].mask_keys_opened == ("site-4",)

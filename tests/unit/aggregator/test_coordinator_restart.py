@@ -151,7 +151,7 @@ def kill_at(world: World, index: int, after_effects: bool) -> None:
             raise Killed
         return sends
 
-    engine._carry_out = counting  # type: ignore[method-assign]
+    engine._carry_out = counting  # type: ignore[assignment, method-assign]
 
 
 def test_a_restart_replays_the_session_that_was_open(world: World) -> None:
@@ -190,7 +190,7 @@ def test_checkpoints_are_the_state(world: World) -> None:
         assert not list(store.events(0))
         checked += 1
 
-    store.checkpoint = checking  # type: ignore[method-assign]
+    store.checkpoint = checking  # type: ignore[assignment, method-assign]
     eventful(world)
     world.run()
     (release,) = world.engine.coordinator.releases.candidates

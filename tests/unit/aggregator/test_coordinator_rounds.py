@@ -104,7 +104,7 @@ def test_a_silo_killed_at_every_step(
 @pytest.mark.parametrize("step", list(REQUEST_OF))
 @pytest.mark.parametrize("lost", ["request", "answer"])
 def test_a_silo_cut_off_at_every_step_resumes_its_session(world: World, step: Step, lost: str) -> None:
-    done = []
+    done: list[Step] = []
 
     def cut(way: str, silo: str, event: Any) -> bool:
         frame = event.frame if isinstance(event, m.SiloFrame) else None
@@ -126,7 +126,7 @@ def test_a_silo_cut_off_at_every_step_resumes_its_session(world: World, step: St
 
 
 def test_too_many_dropouts_after_masking_lead_to_a_certified_retry(world: World) -> None:
-    Fault(world, Step.MASKED, "site-1", "site-4", act=lambda silo: (world.kill(silo), world.connect(silo)))
+    Fault(world, Step.MASKED, "site-1", "site-4", act=world.crash)
     world.run(lambda: len(world.job.outcomes) == 1)
     (summary,) = world.job.history
     assert (summary.attempt, summary.survivors) == (2, ALL)
@@ -140,7 +140,7 @@ def test_too_many_dropouts_after_masking_lead_to_a_certified_retry(world: World)
 
 
 def test_a_retry_before_masking_needs_no_certificate(world: World) -> None:
-    Fault(world, Step.SHARES, "site-1", "site-4", act=lambda silo: (world.kill(silo), world.connect(silo)))
+    Fault(world, Step.SHARES, "site-1", "site-4", act=world.crash)
     world.run(lambda: len(world.job.outcomes) == 1)
     assert world.job.history[0].attempt == 2
     assert not any(e.abort_certificate for _, e in world.sent if isinstance(e, m.Announce))
@@ -170,7 +170,7 @@ def test_a_round_that_too_few_may_try_again_is_given_up(world: World) -> None:
     """Those who masked without a certificate that convinces them sit the round out; the next one has them again."""
     for silo in world.silos.values():
         silo.remembers_u1 = False
-    Fault(world, Step.KEYS, "site-4", act=lambda silo: (world.kill(silo), world.connect(silo)))
+    Fault(world, Step.KEYS, "site-4", act=world.crash)
     world.run(lambda: world.phase == "Running" and world.job.phase.session.step == Step.MASKED)
     assert len(world.job.phase.session.members) == 4
     Fault(world, Step.MASKED, "site-3", "site-5", act=world.kill)
@@ -273,7 +273,7 @@ def test_a_published_round_without_acks_is_lost_and_taken_back(world: World) -> 
 
 
 def test_an_ack_that_was_lost_is_sent_again_by_a_restarted_silo(world: World) -> None:
-    dropped = []
+    dropped: list[str] = []
 
     def lose(way: str, silo: str, event: Any) -> bool:
         if way == "up" and isinstance(event, m.AckEvent) and not dropped and len(world.job.outcomes) == 0:
@@ -303,6 +303,43 @@ def test_an_absent_silo_is_waited_for_no_longer_than_the_plan_says(tmp_path: Pat
     world.run()
     world.check()
     assert world.sums() == [15, 31]
+
+
+def test_an_absent_silo_delays_one_round_once(tmp_path: Path, identities: Identities) -> None:
+    world = World(tmp_path / "server", identities=identities, training__rounds=4)
+    world.connect()
+    world.start()
+    world.run(lambda: len(world.job.outcomes) == 1 and world.phase == "Gathering")
+    start = world.now
+    world.disconnect("site-5")
+    world.run(lambda: len(world.job.outcomes) == 4)
+    assert world.now - start == 10_000
+    assert [h.survivors for h in world.job.history[1:]] == [without("site-5")] * 3
+
+
+def test_a_connected_silo_that_has_not_answered_yet_is_not_left_out(tmp_path: Path, identities: Identities) -> None:
+    """Loading data may take longer than one waits for a silo that is away."""
+    world = World(tmp_path / "server", identities=identities)
+    late: list[tuple[str, Any]] = []
+
+    def load(way: str, silo: str, event: Any) -> bool:
+        if way == "down" and silo == "site-5" and isinstance(event, m.JobOffer) and not late:
+            late.append((silo, event))
+            return False
+        return True
+
+    world.filter = load
+    world.connect()
+    world.start()
+    world.run(lambda: bool(late) and not world.to_silo and not world.to_coordinator)
+    assert world.status().waiting_for == ("site-5",)
+    due = world.engine.coordinator.due_ms()
+    assert due is not None
+    assert due - world.now == 100_000
+    world.now += 60_000
+    world.to_silo.extend(late)
+    world.run()
+    assert world.sums() == [31, 31]
 
 
 def test_a_decliner_shows_in_the_status_and_trains_nothing(tmp_path: Path, identities: Identities) -> None:
