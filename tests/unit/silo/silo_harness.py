@@ -193,6 +193,7 @@ class House:
     trained: list[int] = field(default_factory=list)
     hold: type | None = None
     update: Any = None
+    contribution: float = 0.0
 
     def __post_init__(self) -> None:
         self.directory.mkdir(exist_ok=True)
@@ -267,6 +268,9 @@ class House:
     def trained_event(self, effect: Train) -> Trained:
         """A round's result: `update` if set, or something that differs by silo and round."""
         size = len(effect.model)
+        if self.contribution:
+            update = np.full(size, self.contribution)
+            return Trained(effect.plan_hash, effect.round, update, effect.personal + 1)
         update = np.full(size, 0.01 * (1 + NAMES.index(self.name)) * effect.round)
         return Trained(
             effect.plan_hash, effect.round, update if self.update is None else self.update, effect.personal + 1
