@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,7 +129,7 @@ def make_plan(**training: object) -> Plan:
 
 
 @pytest.fixture
-def paper(tmp_path: Path):
+def paper(tmp_path: Path) -> Iterator[Paper]:
     operator = Ed25519PrivateKey.generate()
     keys = {name: MemberKeys.generate() for name in SILOS}
     root = create_authority("retina", NOW)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from feddrm.contract.errors import ExitCode
 from feddrm.contract.signed import Signed, sign
 from feddrm.contract.signed_plan import sign_plan
 from privacy.canonical import canonical_json
-from privacy.leaves import Record
+from privacy.leaves import Record, Release
 from privacy.merkle import Tree
 from privacy.note import sign_head
 
@@ -63,7 +64,7 @@ def reseal(fields: dict[str, Any], key: Ed25519PrivateKey, leaves: list[str]) ->
     fields["head"] = sign_head(fields["origin"], len(bodies), Tree(bodies).root(), key).decode()
 
 
-def test_honest_ledgers_verify(paper, run: Run) -> None:
+def test_honest_ledgers_verify(paper: Any, run: Run) -> None:
     files = [paper.export(name) for name in paper.ledgers]
     code, report = judged(run, *files, "--root", paper.root, "--fingerprint", paper.anchor.fingerprint)
     assert (code, report["verified"], failures(report)) == (0, True, set())
@@ -76,7 +77,7 @@ def test_honest_ledgers_verify(paper, run: Run) -> None:
         assert not any(check["status"] == "NOTE" for check in ledger["checks"])
 
 
-def test_the_text_has_one_line_a_check(paper, run: Run) -> None:
+def test_the_text_has_one_line_a_check(paper: Any, run: Run) -> None:
     files = [paper.export(name) for name in ("a", "b")]
     code, out, err = run("verify", *files, "--root", paper.root)
     assert (code, err) == (0, "")
@@ -87,14 +88,14 @@ def test_the_text_has_one_line_a_check(paper, run: Run) -> None:
     assert "that the noise was drawn no ledger can show" in out
 
 
-def test_a_single_bundle_verifies_and_says_what_was_not_checked(paper, run: Run) -> None:
+def test_a_single_bundle_verifies_and_says_what_was_not_checked(paper: Any, run: Run) -> None:
     code, out, _ = run("verify", paper.export("a"), "--root", paper.root)
     assert code == 0
     assert "NOTE" in out
     assert "no other bundle witnesses this log" in out
 
 
-def test_a_forged_leaf_fails_with_its_meaning(paper, run: Run) -> None:
+def test_a_forged_leaf_fails_with_its_meaning(paper: Any, run: Run) -> None:
     file = paper.export("a")
     rewrite(file, lambda f: f["leaves"].__setitem__(2, f["leaves"][2].replace('"steps":5', '"steps":1')))
     code, out, _ = run("verify", file, "--root", paper.root)
@@ -105,7 +106,7 @@ def test_a_forged_leaf_fails_with_its_meaning(paper, run: Run) -> None:
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5, 8, 9])
-def test_a_hospital_that_cuts_its_log_is_found_by_its_peers(paper, run: Run, keep: int) -> None:
+def test_a_hospital_that_cuts_its_log_is_found_by_its_peers(paper: Any, run: Run, keep: int) -> None:
     files = [paper.export(name) for name in paper.ledgers]
     signer = paper.keys["a"].identity
     rewrite(files[0], lambda f: reseal(f, signer, f["leaves"][:keep]))
@@ -118,7 +119,7 @@ def test_a_hospital_that_cuts_its_log_is_found_by_its_peers(paper, run: Run, kee
     assert "NOTE" in {check["status"] for check in report["ledgers"][0]["checks"]}
 
 
-def test_a_hospital_that_charges_less_is_found(paper, run: Run) -> None:
+def test_a_hospital_that_charges_less_is_found(paper: Any, run: Run) -> None:
     files = [paper.export(name) for name in paper.ledgers]
 
     def cheaper(fields: dict[str, Any]) -> None:
@@ -132,7 +133,7 @@ def test_a_hospital_that_charges_less_is_found(paper, run: Run) -> None:
     assert ("a", "witnesses") in failures(together)
 
 
-def test_a_claim_below_the_recomputed_epsilon_is_found(paper, run: Run) -> None:
+def test_a_claim_below_the_recomputed_epsilon_is_found(paper: Any, run: Run) -> None:
     file = paper.export("a")
     claimed = charge(paper.plan.plan).epsilon
 
@@ -146,7 +147,7 @@ def test_a_claim_below_the_recomputed_epsilon_is_found(paper, run: Run) -> None:
     assert (code, failures(report)) == (6, {("a", "epsilon")})
 
 
-def test_keys_come_from_the_signed_roster_and_not_from_the_bundle(paper, run: Run) -> None:
+def test_keys_come_from_the_signed_roster_and_not_from_the_bundle(paper: Any, run: Run) -> None:
     # The owner replaces its key everywhere in its own power: leaf 0, head, and a roster it signs itself.
     own = Ed25519PrivateKey.generate()
     file = paper.export("a", roster=sign(own, labels.ROSTER, paper.roster.body))
@@ -158,7 +159,7 @@ def test_keys_come_from_the_signed_roster_and_not_from_the_bundle(paper, run: Ru
     assert failures(report) >= {("a", "roster"), ("a", "head"), ("a", "key")}
 
 
-def test_a_plan_that_the_operator_did_not_sign_does_not_count(paper, run: Run) -> None:
+def test_a_plan_that_the_operator_did_not_sign_does_not_count(paper: Any, run: Run) -> None:
     forged = sign_plan(paper.plan.plan, Ed25519PrivateKey.generate()).signed
     code, report = judged(run, paper.export("a", plans=[forged]), "--root", paper.root)
     assert code == 6
@@ -167,7 +168,7 @@ def test_a_plan_that_the_operator_did_not_sign_does_not_count(paper, run: Run) -
     assert (code, failures(report)) == (6, {("a", "plan"), ("a", "reservations"), ("a", "epsilon")})
 
 
-def test_a_plan_of_other_hospitals_or_another_federation_does_not_count(paper, run: Run) -> None:
+def test_a_plan_of_other_hospitals_or_another_federation_does_not_count(paper: Any, run: Run) -> None:
     plan = paper.plan.plan
     for change in ({"silos": ("b", "c", "d", "e")}, {"federation": "other"}):
         body = canonical_json({**json.loads(plan.body()), **change})
@@ -176,7 +177,7 @@ def test_a_plan_of_other_hospitals_or_another_federation_does_not_count(paper, r
         assert (code, failures(report)) == (6, {("a", "plan")})
 
 
-def test_another_federation_s_root_verifies_nothing(paper, run: Run) -> None:
+def test_another_federation_s_root_verifies_nothing(paper: Any, run: Run) -> None:
     stranger = paper.anchor.model_copy(
         update={"operator": Ed25519PrivateKey.generate().public_key().public_bytes_raw()}
     )
@@ -189,7 +190,7 @@ def test_another_federation_s_root_verifies_nothing(paper, run: Run) -> None:
     assert "not the root of the federation whose fingerprint" in err
 
 
-def test_two_exports_of_one_forked_ledger_fail(paper, run: Run) -> None:
+def test_two_exports_of_one_forked_ledger_fail(paper: Any, run: Run) -> None:
     first = paper.export("a")
     second = paper.path / "a-again.ledger"
     second.write_bytes(first.read_bytes())
@@ -198,7 +199,8 @@ def test_two_exports_of_one_forked_ledger_fail(paper, run: Run) -> None:
 
     def other(fields: dict[str, Any]) -> None:
         last = Record.decode(fields["leaves"][-1].encode())
-        body = Record(last.time, last.leaf.__class__(last.leaf.plan, 1, 3, b"x" * 32, bytes(32))).encode()
+        assert isinstance(last.leaf, Release)
+        body = Record(last.time, replace(last.leaf, sum=b"x" * 32)).encode()
         reseal(fields, paper.keys["a"].identity, [*fields["leaves"][:-1], body.decode()])
 
     rewrite(second, other)
@@ -206,7 +208,7 @@ def test_two_exports_of_one_forked_ledger_fail(paper, run: Run) -> None:
     assert (code, failures(report)) == (6, {("a", "witnesses")})
 
 
-def test_an_older_export_beside_a_newer_one_is_no_fork(paper, run: Run) -> None:
+def test_an_older_export_beside_a_newer_one_is_no_fork(paper: Any, run: Run) -> None:
     old = paper.path / "old.ledger"
     old.write_bytes(paper.export("a").read_bytes())
     paper.gates["a"].record_dataset(bytes(32), bytes(32), now_ms=1_800_000_000_000)
@@ -229,7 +231,7 @@ def test_an_older_export_beside_a_newer_one_is_no_fork(paper, run: Run) -> None:
         lambda f: f["leaves"].__setitem__(1, "\x1b[2J"),
     ],
 )
-def test_hostile_bundles_fail_cleanly(paper, run: Run, change: Callable[[dict[str, Any]], None]) -> None:
+def test_hostile_bundles_fail_cleanly(paper: Any, run: Run, change: Callable[[dict[str, Any]], None]) -> None:
     file = paper.export("a")
     rewrite(file, change)
     for arguments in ((file,), (file, paper.export("b"))):
@@ -242,7 +244,7 @@ def test_hostile_bundles_fail_cleanly(paper, run: Run, change: Callable[[dict[st
     assert "\x1b" not in out
 
 
-def test_one_bad_bundle_does_not_hide_the_good_one(paper, run: Run) -> None:
+def test_one_bad_bundle_does_not_hide_the_good_one(paper: Any, run: Run) -> None:
     bad, good = paper.export("a"), paper.export("b")
     rewrite(bad, lambda f: f.update(head="x"))
     code, report = judged(run, bad, good, "--root", paper.root)
@@ -251,7 +253,7 @@ def test_one_bad_bundle_does_not_hide_the_good_one(paper, run: Run) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a bundle", b"{}", b"\xff\xfe"])
-def test_files_that_are_no_bundle_are_input_errors(paper, run: Run, content: bytes) -> None:
+def test_files_that_are_no_bundle_are_input_errors(paper: Any, run: Run, content: bytes) -> None:
     file = paper.path / "bad.ledger"
     file.write_bytes(content)
     for arguments in (("verify", file, "--root", paper.root), ("show", file)):
@@ -261,7 +263,7 @@ def test_files_that_are_no_bundle_are_input_errors(paper, run: Run, content: byt
         assert "Traceback" not in err
 
 
-def test_missing_files_and_bad_roots_are_input_errors(paper, run: Run) -> None:
+def test_missing_files_and_bad_roots_are_input_errors(paper: Any, run: Run) -> None:
     assert run("verify", paper.path / "none", "--root", paper.root)[0] == ExitCode.INPUT
     assert run("verify", paper.export("a"), "--root", paper.path / "none")[0] == ExitCode.INPUT
     bad = paper.path / "bad.root"
@@ -271,7 +273,7 @@ def test_missing_files_and_bad_roots_are_input_errors(paper, run: Run) -> None:
     assert run("verify", "--root", paper.root)[0] == ExitCode.USAGE
 
 
-def test_show_prints_every_leaf_and_verifies_nothing(paper, run: Run) -> None:
+def test_show_prints_every_leaf_and_verifies_nothing(paper: Any, run: Run) -> None:
     code, out, _ = run("show", paper.export("a"))
     assert code == 0
     assert "NOT verified" in out
@@ -281,7 +283,7 @@ def test_show_prints_every_leaf_and_verifies_nothing(paper, run: Run) -> None:
     assert len(json.loads(out)["leaves"]) == paper.ledgers["a"].size
 
 
-def test_an_unaccountable_plan_is_a_failed_check(paper, run: Run) -> None:
+def test_an_unaccountable_plan_is_a_failed_check(paper: Any, run: Run) -> None:
     body = json.loads(paper.plan.plan.body())
     body["training"] |= {"rounds": 10_000, "local_steps": 10_000}
     signed = sign(paper.operator, labels.PLAN, canonical_json(body))
@@ -289,7 +291,7 @@ def test_an_unaccountable_plan_is_a_failed_check(paper, run: Run) -> None:
     assert (code, failures(report)) == (6, {("a", "plan")})
 
 
-def test_the_auditor_needs_neither_torch_nor_grpc(paper) -> None:
+def test_the_auditor_needs_neither_torch_nor_grpc(paper: Any) -> None:
     file = paper.export("a")
     code = (
         "import sys\nclass Wall:\n    def find_spec(self, name, path=None, target=None):\n"
@@ -307,7 +309,7 @@ def test_the_auditor_needs_neither_torch_nor_grpc(paper) -> None:
     assert "Verified: 1 ledger." in done.stdout
 
 
-def test_signed_documents_in_a_bundle_are_opaque_text(paper) -> None:
+def test_signed_documents_in_a_bundle_are_opaque_text(paper: Any) -> None:
     fields = json.loads(paper.export("a").read_text(encoding="utf-8"))
     assert Signed.from_json(fields["roster"]).body == paper.roster.body
     assert Signed.from_json(fields["plans"][0]).body == paper.plan.signed.body

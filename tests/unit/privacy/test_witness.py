@@ -16,9 +16,9 @@ from privacy_cases import CAPS, EVENT, NOW, ORIGIN, PLAN
 from privacy.canonical import canonical_json
 from privacy.errors import ForkFault, LedgerFault, MalformedError
 from privacy.gate import Gate
-from privacy.leaves import Dataset
+from privacy.leaves import Commit, Dataset
 from privacy.ledger import Ledger
-from privacy.note import open_head
+from privacy.note import open_head, sign_head
 from privacy.witness import check_fork, check_proof, make_fork, make_proof
 
 Play = Callable[..., None]
@@ -106,6 +106,16 @@ def test_the_commit_of_another_round_does_not_count(played: Gate, ledger: Ledger
         check(make_proof(ledger, (reservation.leaf, commit), ()), key)
 
 
+def test_a_commit_to_another_reservation_does_not_count(gate: Gate, ledger: Ledger, key: bytes, play: Play) -> None:
+    play(gate, range(1, 2))
+    reservation = gate.reserve(PLAN, 1, 2, EVENT, model=bytes(32), now_ms=NOW)
+    other = gate.reserved(PLAN, 1, 1)
+    assert other is not None
+    commit = ledger.append(Commit(PLAN, 1, 2, other.leaf, bytes(32)), now_ms=NOW)
+    with pytest.raises(LedgerFault, match="committed"):
+        check(make_proof(ledger, (reservation.leaf, commit), ()), key)
+
+
 def test_a_missing_consistency_proof_is_a_fault(played: Gate, ledger: Ledger, key: bytes) -> None:
     witnessed = check(prove(played, ledger, 2), key)
     ledger.append(Dataset(bytes(32), bytes(32)), now_ms=NOW)
@@ -162,8 +172,6 @@ def test_what_is_no_fork_proves_nothing(played: Gate, ledger: Ledger, key: bytes
 
 
 def test_a_fork_needs_the_silo_s_own_signature(played: Gate, ledger: Ledger, key: bytes) -> None:
-    from privacy.note import sign_head
-
     stranger = Ed25519PrivateKey.from_private_bytes(b"o" * 32)
     forged = sign_head(ORIGIN, ledger.size, b"r" * 32, stranger)
     with pytest.raises(MalformedError):
