@@ -50,7 +50,6 @@ from silo.workshop import Workshop
 logger = logging.getLogger("silo")
 
 _CLOCK_TOLERANCE_MS: Final = 120_000
-_GRACE_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)

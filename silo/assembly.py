@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from pathlib import Path
 
 from feddrm.contract.errors import AlreadyRunningError, InputError, VerificationError
@@ -44,10 +45,26 @@ async def serve(directory: Path, demo: Demo) -> None:
         try:
             context = _context(member, policy, settings, state, ledger)
             agent = Agent(member, context, _workshop(home, context, settings), _relay(member, context, settings), demo)
-            await agent.run()
+            await _run(agent, home)
         finally:
             ledger.close()
             state.close()
+
+
+async def _run(agent: Agent, home: Home) -> None:
+    try:
+        await agent.run()
+    except BaseExceptionGroup as group:
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        if isinstance(first, LedgerError | sqlite3.Error):
+            # Nothing was sent that rests on what could not be written.
+            raise InputError(
+                f"The agent stopped because {home.state} cannot be written: {first}.",
+                remedy="Free some space or mend the disk, then start the agent again; nothing is lost.",
+            ) from group
+        raise first from group
 
 
 def _context(member: SiloHome, policy: Policy, settings: AgentSettings, state: State, ledger: Ledger) -> Context:

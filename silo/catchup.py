@@ -61,7 +61,10 @@ class Outcomes:
             model=model_hash(after),
         )
         self._end(job, work, Resolved("released", canonical(ack), certified=False), number, after, now_ms, ack.sum)
-        return [Send(AckEvent(sign_ack(ack, self._context.signer)))]
+        return [
+            Log(f"Round {number}: the sum of {count} silos is verified and applied."),
+            Send(AckEvent(sign_ack(ack, self._context.signer))),
+        ]
 
     def acknowledged(self, job: Job) -> list[Effect]:
         """The ack of the last round again, while nothing shows that t silos' acks arrived."""

@@ -214,11 +214,12 @@ class Participant:
     def _ready(self) -> Send:
         state = self._context.state
         job = state.active_job()
-        heads = tuple((SiloId(name), size) for name, (size, _) in Heads(state).heads().items())
-        plan, number, model = b"", 0, b""
-        if job is not None:
-            plan, number, model = job.plan, job.round, model_hash(current_model(state, job))
-        return Send(Ready(self._context.boot, plan, number, model, heads, self._context.roster_hash))
+        if job is None:
+            return Send(Ready(self._context.boot, b"", 0, b"", (), self._context.roster_hash))
+        silos = self._work_of(job).plan.silos
+        heads = tuple((SiloId(name), size) for name, (size, _) in Heads(state).heads().items() if name in silos)
+        model = model_hash(current_model(state, job))
+        return Send(Ready(self._context.boot, job.plan, job.round, model, heads, self._context.roster_hash))
 
     def _place(self, job: Job) -> tuple[bytes, int, bytes]:
         known = self._context.state.outcome(job.plan, job.round)

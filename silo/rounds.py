@@ -229,7 +229,10 @@ class Rounds:
         size = state.fact("public size")
         if personal is None or size is None:
             raise LookupError("an accepted job has no personal head or public size")
-        return [Train(job.plan, work.plan, number, int(size), current_model(state, job), personal[1])]
+        return [
+            Log(f"Round {number}: training."),
+            Train(job.plan, work.plan, number, int(size), current_model(state, job), personal[1]),
+        ]
 
     def _schedule(self, now_ms: int) -> list[Effect]:
         if isinstance(self.current, Preparing):

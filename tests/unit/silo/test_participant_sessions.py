@@ -14,6 +14,7 @@ from feddrm.method.update import model_hash
 from secagg.aborts import abort_frame
 from secagg.bodies import Abort
 from secagg.wire import Frame, Step
+from silo.effects import Send, Train, Upload
 
 STEPS = (Step.KEYS, Step.SHARES, Step.MASKED, Step.CONSISTENCY)
 ANSWER = {s: Step(s + 1) for s in STEPS}
@@ -258,3 +259,35 @@ def test_a_lost_round_after_an_applied_sum_takes_the_model_back(desk: Desk) -> N
     desk.run()
     assert alpha.ready.round == 2
     assert alpha.ready.model == model_hash(desk.model)
+
+
+def test_marks_are_durable_before_anything_leaves(desk: Desk) -> None:
+    """The process dies with its effects in hand: nothing left, yet everything counts as if it had."""
+    alpha = desk.houses["alpha"]
+
+    def entered() -> Any:
+        return alpha.state.entered(desk.trial.plan_hash, 1, 1)[-1]
+
+    alpha.hold = Train
+    desk.open()
+    assert not entered().masked
+    train = next(effect for effect in alpha.effects if isinstance(effect, Train))
+    alpha.handle(alpha.trained_event(train))
+    desk.collect(Step.KEYS)
+    desk.advance(Step.KEYS)
+    alpha.hold = Upload
+    for name, event in desk.request(Step.SHARES).items():
+        desk.houses[name].handle(event)
+    assert not alpha.frames(Step.MASKED)
+    assert entered().masked
+    assert set(entered().members) == set(NAMES)
+    upload = next(effect for effect in alpha.effects if isinstance(effect, Upload))
+    alpha.hold = None
+    alpha.perform([upload])
+    desk.collect(Step.MASKED)
+    desk.advance(Step.MASKED)
+    alpha.hold = Send
+    for name, event in desk.request(Step.CONSISTENCY).items():
+        desk.houses[name].handle(event)
+    assert not alpha.frames(Step.UNMASK)
+    assert entered().released
