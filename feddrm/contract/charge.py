@@ -28,14 +28,21 @@ class Charge:
     epsilon_alone: float
 
 
+def round_event(plan: Plan) -> Event | None:
+    """What each round of stage 1 reserves; None when the plan has no rounds. Costs no accounting."""
+    training = plan.training
+    if not training.rounds:
+        return None
+    return PoissonSubsampledGaussian(training.noise_multiplier, training.sampling_rate, training.local_steps)
+
+
 def charge(plan: Plan) -> Charge:
     """The charge of `plan`, from its training section alone."""
-    training = plan.training
-    event = PoissonSubsampledGaussian(training.noise_multiplier, training.sampling_rate, training.local_steps)
-    events = (event,) * training.rounds
+    event = round_event(plan)
+    events = (event,) * plan.training.rounds if event else ()
     delta = plan.privacy.delta
     return Charge(
-        round_event=event if training.rounds else None,
+        round_event=event,
         events=events,
         delta=delta,
         epsilon=claim(epsilon(events, delta).pld),

@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -69,21 +68,14 @@ def test_nothing_costs_nothing() -> None:
     assert epsilon([], 1e-5).pld == 0
 
 
-def test_a_thousand_rounds_account_in_time() -> None:
+def test_a_thousand_rounds_account_as_one_event() -> None:
+    """Without canonicalisation this would compose a thousand distributions; bench/accounting.py shows what it saves."""
     rounds = [PoissonSubsampledGaussian(1.7, 0.03, 5)] * 1000
-    epsilon([PoissonSubsampledGaussian(4.0, 0.03, 5)], 1e-5)
-    start = time.process_time()
-    first = epsilon(rounds, 1e-6)
-    assert time.process_time() - start < 5
-    start = time.process_time()
-    assert epsilon(rounds, 1e-6) == first
-    assert time.process_time() - start < 0.5
+    assert epsilon(rounds, 1e-6) == epsilon([PoissonSubsampledGaussian(1.7, 0.03, 5000)], 1e-6)
 
 
-def test_a_hopeless_plan_is_accounted_at_once() -> None:
-    start = time.process_time()
+def test_a_hopeless_plan_is_accounted_without_composing_it() -> None:
     result = epsilon([PoissonSubsampledGaussian(0.3, 1.0, 10**6)], 1e-5)
-    assert time.process_time() - start < 5
     assert result.pld == result.rdp > PLD_LIMIT
 
 

@@ -1,0 +1,11 @@
+"""`make bench` runs all benchmarks; `python -m bench.secagg --format json` and the like run one."""
+
+from __future__ import annotations
+
+import sys
+
+from bench import accounting, noise, secagg
+
+if __name__ == "__main__":
+    for benchmark in (secagg, noise, accounting):
+        benchmark.main(sys.argv[1:])

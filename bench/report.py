@@ -1,0 +1,46 @@
+"""How benchmarks measure and print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def cpu_seconds(work: Callable[[], object], repeats: int = 5) -> float:
+    """Median CPU seconds of `work` in this process, after one run to warm up."""
+    work()
+    samples = []
+    for _ in range(repeats):
+        start = time.process_time()
+        work()
+        samples.append(time.process_time() - start)
+    return statistics.median(samples)
+
+
+def arguments(argv: Sequence[str] | None, about: str) -> argparse.Namespace:
+    """The options that all benchmarks share."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--quick", action="store_true", help="small sizes only")
+    return parser.parse_args(argv)
+
+
+def show(rows: Sequence[dict[str, Any]], title: str, form: str) -> None:
+    """Print rows of equal keys as a table, or as one JSON object a line."""
+    if form == "json":
+        for row in rows:
+            print(json.dumps(row))
+        return
+    table = Table(title=title, title_justify="left")
+    for key in rows[0]:
+        table.add_column(key, justify="right")
+    for row in rows:
+        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
+    Console(width=max(120, Console().width)).print(table)
