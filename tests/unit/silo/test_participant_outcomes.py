@@ -13,7 +13,7 @@ from feddrm.contract.chunks import blob_hash
 from feddrm.contract.messages import AckEvent, OutcomeEvent, Ready, RoundOutcome
 from feddrm.contract.rounds import Ack, Lost, sign_ack, sign_lost
 from feddrm.method.update import model_hash
-from silo.effects import Connected
+from silo.effects import Connected, FetchSum
 
 REST = ("alpha", "delta", "gamma")
 
@@ -98,6 +98,7 @@ def test_a_forged_outcome_is_not_applied(behind: Desk, kind: str) -> None:
     beta = behind.houses["beta"]
     before = beta.ready
     assert beta.handle(OutcomeEvent(forged(behind, kind))) == []
+    assert not any(isinstance(effect, FetchSum) for effect in beta.effects)
     assert beta.ready == before
     assert beta.state.outcome(behind.trial.plan_hash, 1) is None
 
