@@ -188,8 +188,10 @@ class Hub:
                 continue
             # One millisecond more than asked: clocks of event loop and wall do not tick together.
             seconds = _LONGEST_WAIT if wait is None else min(_LONGEST_WAIT, wait / 1000 + 0.001)
+            # Not wait_for, which in Python 3.11 swallows a cancellation that meets the event (bpo-37658).
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
 
 
 def _expected(engine: Engine, silo: str) -> int:
@@ -205,6 +207,7 @@ def _add(engine: Engine, silo: str, chunk: Chunk) -> bool:
 
 async def _first(events: AsyncIterator[T]) -> T:
     try:
-        return await asyncio.wait_for(anext(events), _FIRST_EVENT_SECONDS)
+        async with asyncio.timeout(_FIRST_EVENT_SECONDS):
+            return await anext(events)
     except (StopAsyncIteration, TimeoutError) as error:
         raise MalformedError("A stream without a first event.") from error

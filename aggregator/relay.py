@@ -75,7 +75,8 @@ class Relays:
             MalformedError: the first event is not its capacity.
         """
         try:
-            first = await asyncio.wait_for(anext(events), _FIRST_EVENT_SECONDS)
+            async with asyncio.timeout(_FIRST_EVENT_SECONDS):
+                first = await anext(events)
         except (StopAsyncIteration, TimeoutError) as error:
             raise MalformedError("A relay stream without a first event.") from error
         if not isinstance(first, Capacity):
@@ -141,7 +142,8 @@ class Relays:
 
     async def _wait(self, silo: str, answer: Awaitable[Answer]) -> Answer:
         try:
-            return await asyncio.wait_for(answer, self._answer_seconds)
+            async with asyncio.timeout(self._answer_seconds):
+                return await answer
         except TimeoutError as error:
             raise UnreachableError(f"{silo} did not answer in time.") from error
         except asyncio.CancelledError:
