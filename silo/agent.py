@@ -180,7 +180,9 @@ class Agent:
             due = self._participant.due_ms
             wait = None if due is None else max(0, due - now_ms()) / 1000
             try:
-                await asyncio.wait_for(self._wake.wait(), wait)
+                # Not asyncio.wait_for, which in Python 3.11 can swallow the cancellation that ends the agent.
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
                 self._wake.clear()
             except TimeoutError:
                 self._perform(self._participant.tick(now_ms()))
