@@ -17,24 +17,9 @@ from feddrm.features import Table, encode, read_table
 from privacy.accounting import epsilon
 from privacy.events import PoissonSubsampledGaussian
 
-LEAKS = {
-    "zper",
-    "site",
-    "plan",
-    "outpdol",
-    "drugdol",
-    "suppdol",
-    "mentdol",
-    "inpdol",
-    "meddol",
-    "totadm",
-    "inpmis",
-    "mentvis",
-    "mdvis",
-    "notmdvis",
-    "lnmeddol",
-    "binexp",
-}
+SPENDING = {"outpdol", "drugdol", "suppdol", "mentdol", "inpdol", "meddol", "lnmeddol", "binexp"}
+VISITS = {"totadm", "inpmis", "mentvis", "mdvis", "notmdvis"}
+LEAKS = SPENDING | VISITS | {"zper", "site", "plan"}
 DATA = resources.files("feddrm.demo") / "data"
 
 

@@ -236,7 +236,7 @@ def test_noise_is_scaled_to_clip_and_multiplier_on_a_fine_grid(make_plan: MakePl
 
 def test_an_empty_batch_still_adds_noise_of_the_right_size(make_plan: MakePlan, make_entropy: MakeEntropy) -> None:
     plan = make_plan(
-        hidden=(60, 60), sampling_rate=1e-9, clip_norm=0.5, noise_multiplier=2.0, learning_rate=1e-9, local_steps=1
+        hidden=(60, 60), sampling_rate=1e-6, clip_norm=0.5, noise_multiplier=2.0, learning_rate=1e-6, local_steps=1
     )
     layout = layout_of(plan)
     model, personal = weights(plan)
@@ -265,14 +265,14 @@ def test_noise_comes_from_the_entropy_and_not_from_torch(make_plan: MakePlan, ma
 
 
 def test_each_step_of_a_round_has_fresh_draws_and_fresh_noise(make_plan: MakePlan, make_entropy: MakeEntropy) -> None:
-    plan = make_plan(sampling_rate=1e-9, local_steps=2, learning_rate=1e-9)
+    plan = make_plan(sampling_rate=1e-6, local_steps=2, learning_rate=1e-6)
     layout = layout_of(plan)
     trainer = Trainer(plan, layout, dataset(1), 0, 10, make_entropy(b"x"))
     first, _ = trainer.train_round(*weights(plan), Going())
     second, _ = trainer.train_round(*weights(plan), Going())
     assert np.abs(np.corrcoef(first, second)[0, 1]) < 0.7
     one, _ = Trainer(
-        make_plan(sampling_rate=1e-9, local_steps=1, learning_rate=1e-9), layout, dataset(1), 0, 10, make_entropy(b"x")
+        make_plan(sampling_rate=1e-6, local_steps=1, learning_rate=1e-6), layout, dataset(1), 0, 10, make_entropy(b"x")
     ).train_round(*weights(plan), Going())
     # Two steps of equal noise would be exactly twice the first.
     assert not np.allclose(first, 2 * one, rtol=1e-3)
