@@ -169,6 +169,10 @@ class Job:
             self.model = model
         self.models.append(model_hash(self.model))
 
+    def published(self) -> int:
+        """How many rounds were published so far."""
+        return sum(outcome.lost is None for outcome in self.outcomes)
+
     def lost_in_a_row(self) -> int:
         """How many of the newest rounds were lost."""
         count = 0

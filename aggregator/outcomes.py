@@ -25,6 +25,9 @@ def begin_round(job: Job, room: Room) -> None:
     elif len(job.outcomes) < job.plan.training.rounds:
         pause = BACKOFF_MS << job.lost_in_a_row() if job.lost_in_a_row() else 0
         job.phase = Gathering(len(job.outcomes) + 1, 1, now, now + pause)
+    elif (published := job.published()) < job.plan.training.required_rounds:
+        needed = job.plan.training.required_rounds
+        end(job, room, completed=False, reason=f"{published} rounds were published; a release requires {needed}")
     else:
         job.phase = Proposing(statement_of(job), now)
         room.effects += [

@@ -54,7 +54,7 @@ def statement_of(job: Job) -> bytes:
         trunk=trunk_hash(job.layout, job.model),
         head=head_hash(job.layout, job.model),
         layout=job.layout.fingerprint(),
-        rounds=sum(outcome.lost is None for outcome in job.outcomes),
+        rounds=job.published(),
     ).body()
 
 

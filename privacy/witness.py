@@ -17,7 +17,7 @@ from privacy.ledger import Ledger
 from privacy.merkle import consistency_valid, inclusion_valid
 from privacy.note import Head, InvalidNoteError, open_head
 
-MAXIMUM_PROOF: Final = 256 << 10
+MAXIMUM_PROOF: Final = 192 << 10
 MAXIMUM_LEAVES: Final = 16
 MAXIMUM_SIZES: Final = 128
 _MAXIMUM_PATH: Final = 128

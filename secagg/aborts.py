@@ -37,10 +37,11 @@ def abort_frame(
 
     Args:
         announcement: SHA-256 of the R0 body.
-        evidence: travels as the attachment, at most MAXIMUM_EVIDENCE bytes.
+        evidence: travels as the attachment; left out, and said so, beyond MAXIMUM_EVIDENCE bytes.
     """
     if len(evidence) > MAXIMUM_EVIDENCE:
-        raise MisuseError("evidence exceeds its limit")
+        # Aborting must not fail: whoever can make evidence too large would silence those who refuse it.
+        evidence, reason = b"", f"{reason} [evidence of {len(evidence)} bytes left out]"
     clipped = reason.encode()[:MAXIMUM_REASON].decode(errors="ignore")
     body = Abort(announcement, session, me, released, blamed, clipped, hashlib.sha256(evidence).digest())
     return sign(Step.ABORT, me, body.encode(), signer, evidence)

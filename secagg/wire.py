@@ -17,7 +17,8 @@ from secagg.errors import WireError
 
 MAXIMUM_SILOS: Final = 100
 MAXIMUM_BODY: Final = 64 << 10
-MAXIMUM_PROOF: Final = 1 << 20
+# Together with a frame or two of a step it fits into the evidence of an abort, and 100 of them into one message.
+MAXIMUM_PROOF: Final = 192 << 10
 MAXIMUM_EVIDENCE: Final = 256 << 10
 MAXIMUM_ATTACHMENT: Final = 2 << 30
 SIGNATURE_SIZE: Final = 64

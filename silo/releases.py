@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from feddrm.contract.errors import VerificationError
 from feddrm.contract.messages import ReleaseProposal, ReleaseSignature
 from feddrm.contract.release import make_statement, sign_statement
 from feddrm.contract.signed_plan import SignedPlan
@@ -29,7 +30,10 @@ def sign_proposal(context: Context, work: Work, job: Job, event: ReleaseProposal
     """Sign the proposed statement if it is byte for byte this silo's own, after the plan's last round."""
     if job.round != work.plan.training.rounds:
         return [Log(f"Did not sign a release: this silo has only seen round {job.round}.", warning=True)]
-    statement = own_statement(context, work, job)
+    try:
+        statement = own_statement(context, work, job)
+    except VerificationError as error:
+        return [Log(f"Did not sign a release: {error}", warning=True)]
     if event.statement != statement:
         return [Log("Did not sign a release: it is not what this silo's own model gives.", warning=True)]
     release = hashlib.sha256(statement).digest()

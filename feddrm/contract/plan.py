@@ -33,6 +33,9 @@ class Training(Document):
     """Stage 1: DP-SGD on both losses. From `sampling_rate`, `noise_multiplier` and rounds * local_steps follows
     the charge of a completed job, the same for every silo whatever its size.
 
+    A release takes at least `minimum_rounds` published rounds (default: half of them, rounded up), or a coordinator that
+    declares rounds lost could have an untrained model signed.
+
     `target_weight` is the paper's lambda: loss = lambda * CE(target) + (1 - lambda) * CE(silo).
     """
 
@@ -43,7 +46,13 @@ class Training(Document):
     noise_multiplier: Annotated[float, Field(ge=0.3, le=1000)]
     target_weight: Annotated[float, Field(ge=0, le=1)]
     learning_rate: Positive
-    server_learning_rate: Positive = 1.0
+    server_learning_rate: Annotated[float, Field(ge=2**-24, lt=128)] = 1.0
+    minimum_rounds: Annotated[int | None, Field(ge=0, le=10_000)] = None
+
+    @property
+    def required_rounds(self) -> int:
+        """The fewest published rounds that may be released."""
+        return self.minimum_rounds if self.minimum_rounds is not None else (self.rounds + 1) // 2
 
 
 class Privacy(Document):
@@ -91,6 +100,8 @@ class Plan(Document):
     def _sound(self) -> Self:
         if self.training.rounds * self.training.local_steps > MAXIMUM_STEPS:
             raise ValueError(f"training: rounds * local_steps must stay below {MAXIMUM_STEPS}")
+        if self.training.required_rounds > self.training.rounds:
+            raise ValueError(f"training.minimum_rounds: exceeds the {self.training.rounds} rounds")
         count = len(self.silos)
         sums = self.secure_aggregation
         if len(set(self.silos)) != count:

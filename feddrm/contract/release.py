@@ -71,7 +71,13 @@ def make_statement(plan: SignedPlan, *, trunk: bytes, head: bytes, layout: bytes
     Args:
         trunk, head, layout: 32-byte hashes.
         rounds: published rounds.
+
+    Raises:
+        VerificationError: fewer rounds than the plan requires for a release.
     """
+    required = plan.plan.training.required_rounds
+    if rounds < required:
+        raise VerificationError(f"A release after {rounds} published rounds; the plan requires {required}.")
     return Statement.model_validate(
         {
             "federation": plan.plan.federation,

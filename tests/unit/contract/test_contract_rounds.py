@@ -275,3 +275,12 @@ def test_tickets(roster) -> None:
     for document, changes in refusals:
         with pytest.raises(FeddrmError):
             check(document, **changes)
+
+
+def test_a_release_needs_the_rounds_that_the_plan_requires(keys, roster, signed) -> None:
+    """Even t silos' signatures do not make a release of a model that was hardly trained."""
+    required = signed.plan.training.required_rounds
+    assert required == (signed.plan.training.rounds + 1) // 2 > 0
+    verify_release(_statement(signed, keys, "abc", rounds=required), plan=signed.signed, roster=roster)
+    with pytest.raises(VerificationError, match="requires"):
+        verify_release(_statement(signed, keys, "abc", rounds=required - 1), plan=signed.signed, roster=roster)

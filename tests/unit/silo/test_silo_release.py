@@ -85,9 +85,23 @@ def test_nothing_is_signed_before_the_last_round(desk: Desk) -> None:
         trunk=trunk_hash(desk.layout, desk.model),
         head=head_hash(desk.layout, desk.model),
         layout=desk.layout.fingerprint(),
-        rounds=1,
+        rounds=2,
     ).body()
     assert desk.houses["alpha"].handle(ReleaseProposal(body)) == []
+
+
+def test_a_model_of_lost_rounds_is_not_signed(make_desk: Callable[..., Desk]) -> None:
+    """Or a coordinator that loses every round would get an untrained model signed."""
+    desk = make_desk(rounds=2)
+    desk.offer()
+    for _ in range(2):
+        desk.open()
+        outcome = desk.lose()
+        for house in desk.houses.values():
+            house.handle(OutcomeEvent(outcome))
+    body = statement(desk, rounds=0)
+    assert desk.houses["alpha"].handle(ReleaseProposal(body)) == []
+    assert desk.houses["alpha"].state.last_release() is None
 
 
 def test_a_lost_round_is_not_counted(make_desk: Callable[..., Desk]) -> None:
