@@ -33,8 +33,8 @@ class Training(Document):
     """Stage 1: DP-SGD on both losses. From `sampling_rate`, `noise_multiplier` and rounds * local_steps follows
     the charge of a completed job, the same for every silo whatever its size.
 
-    A release takes at least `minimum_rounds` published rounds (default: half of them, rounded up), or a coordinator that
-    declares rounds lost could have an untrained model signed.
+    A release takes at least `minimum_rounds` published rounds (default: half of them, rounded up), or a coordinator
+    that declares rounds lost could have an untrained model signed.
 
     `target_weight` is the paper's lambda: loss = lambda * CE(target) + (1 - lambda) * CE(silo).
     """

@@ -261,7 +261,6 @@ def test_plans_that_cannot_run_are_refused(tmp_path: Path, identities: Identitie
     for plan, text in (
         (make_plan(names, roster_version=2), "for roster version 2, but 1 is current"),
         (make_plan((*names[:4], "site-9")), "lists no silo named site-9"),
-        (make_plan(names, training__server_learning_rate=1000.0), "server_learning_rate"),
     ):
         with pytest.raises(InputError, match=text):
             world.submit(JobStarted(identities.sign(plan).signed))
