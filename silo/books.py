@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from feddrm.contract.charge import Charge, charge
+from feddrm.contract.charge import Charge, round_event
 from feddrm.contract.policy import Policy
 from feddrm.contract.release import schema_hash
 from privacy.commitments import commit_update
@@ -83,7 +83,7 @@ class Books:
         Raises:
             BudgetRefused: over a cap, charged before, or another round is unresolved.
         """
-        self._context.gate.reserve(work.plan_hash, work.stage, number, round_event(work), model=model, now_ms=now_ms)
+        self._context.gate.reserve(work.plan_hash, work.stage, number, event_of(work), model=model, now_ms=now_ms)
 
     def commit(self, work: Work, number: int, q: Int64s, now_ms: int) -> None:
         """Commit to a round's quantised update; again for the same update: nothing."""
@@ -150,7 +150,7 @@ class Books:
             plan=announcement.plan,
             stage=announcement.stage,
             round=announcement.round,
-            event=round_event(work),
+            event=event_of(work),
         )
         self._heads.set_head(peer, open_head(note, origin, key).size, note)
 
@@ -160,13 +160,13 @@ class Books:
         return unresolved is not None and (unresolved.plan, unresolved.stage, unresolved.round) == place
 
 
-def round_event(work: Work) -> Event:
+def event_of(work: Work) -> Event:
     """What one round of a plan does to a patient.
 
     Raises:
         LookupError: the plan has no rounds.
     """
-    event = charge(work.plan).round_event
+    event = round_event(work.plan)
     if event is None:
         raise LookupError("a plan without rounds has no round to charge")
     return event
