@@ -31,7 +31,7 @@ from aggregator.events import (
 from aggregator.job import Job, Presence, Room, model_bytes
 from aggregator.phases import Aborting, Acknowledging, Gathering, Proposing, Running
 from aggregator.release import Candidate, Releases
-from feddrm.contract.errors import InputError, MalformedError, NotAuthorisedError
+from feddrm.contract.errors import InputError, NotAuthorisedError
 from feddrm.contract.messages import (
     AckEvent,
     JobEnded,
@@ -44,7 +44,6 @@ from feddrm.contract.messages import (
 from feddrm.contract.roster import Roster, verify_roster
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan, verify_plan
-from feddrm.method.update import check_learning_rate
 from secagg.wire import Step
 
 
@@ -136,11 +135,6 @@ class Coordinator:
 
     def _admit_job(self, plan: SignedPlan, now_ms: int) -> None:
         self.roster.check_current(now_ms)
-        try:
-            # Found out only when a sum is applied, it would stop every restart of the coordinator as well.
-            check_learning_rate(plan.plan.training.server_learning_rate)
-        except MalformedError as error:
-            raise InputError(f"training.server_learning_rate: {error.message}") from error
         if self.job is not None and not self.job.ended:
             raise InputError(
                 f"Job {self.job.plan.name} is not over yet.",
@@ -280,5 +274,6 @@ class Coordinator:
             gather.offer(job, room, silo, ready)
             rounds.resume(job, room, silo, ready)
             notes.append(gather.catch_up(job, room, silo, presence))
-            outcomes.propose(job, room, silo)
+            if not again:
+                outcomes.propose(job, room, silo)
         room.effects += [Journal(note) for note in notes if note]

@@ -36,7 +36,7 @@ from aggregator.release import bundle_of
 from aggregator.router import Serving
 from aggregator.status import status_of
 from aggregator.store import Store
-from feddrm.contract.errors import InputError
+from feddrm.contract.errors import FeddrmError, InputError
 from feddrm.contract.messages import SiloFrame, Status
 from feddrm.contract.release import write_bundle
 from feddrm.contract.signed import Signed
@@ -45,6 +45,10 @@ from secagg.errors import WireError
 from secagg.wire import Step
 
 _EVENTS_BETWEEN_CHECKPOINTS: Final = 1000
+
+
+class StoppedError(FeddrmError):
+    """The coordinator's process must be started again."""
 
 
 class Engine:
@@ -61,6 +65,7 @@ class Engine:
         self._events = 0
         self._sequence = 0
         self.serving: Serving | None = None
+        self.failed = False
 
     @classmethod
     def open(
@@ -114,14 +119,21 @@ class Engine:
 
         Raises:
             FeddrmError: an operator's order is refused; nothing was changed.
+            StoppedError: an earlier event failed half-way.
         """
+        if self.failed:
+            raise StoppedError("The coordinator stopped after an internal error; its log has the detail.")
         now = self._clock()
         self.coordinator.admit(event, now)
         attached = self._attach(event)
         stamp = Stamp(now, self._entropy(32))
         sequence = self.store.append(stamp, *eventlog.encode(event))
+        # A bug or a full disk between here and the end leaves a state that is neither old nor new: no event may build
+        # on it. What is on disk is sound, so the process must end and start again from there.
+        self.failed = True
         sends = self._carry_out(sequence, stamp, self.coordinator.handle(attached, stamp))
         self._checkpoint()
+        self.failed = False
         return sends
 
     def tick(self) -> tuple[Send, ...]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from feddrm.contract.announce import smallest_cohort, value_bound
-from feddrm.contract.errors import MalformedError, NotAuthorisedError
+from feddrm.contract.errors import NotAuthorisedError
 from feddrm.contract.plan import Plan
 from feddrm.contract.roster import Roster
 from feddrm.method.layout import layout_of
-from feddrm.method.update import check_learning_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +102,6 @@ def _problems(plan: Plan, roster: Roster) -> tuple[str, ...]:
         found.append(f"federation is {plan.federation}, but the roster is of {roster.federation}.")
     if plan.roster_version != roster.version:
         found.append(f"roster_version is {plan.roster_version}, but the roster's version is {roster.version}.")
-    try:
-        check_learning_rate(plan.training.server_learning_rate)
-    except MalformedError as error:
-        found.append(f"training.server_learning_rate: {error.message}")
     for name in plan.silos:
         try:
             roster.find(name, "silo")

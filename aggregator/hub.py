@@ -66,7 +66,7 @@ class Hub:
         self._changed = asyncio.Event()
         self._events = RateLimit(rate=50, burst=500, what="events")
         self._chunks = RateLimit(rate=500, burst=5000, what="chunks")
-        self.serving_changed: Callable[[], None] = lambda: None
+        self.failed = asyncio.Event()
 
     def start(self) -> None:
         """Begin to watch deadlines."""
@@ -99,13 +99,16 @@ class Hub:
     async def _act(self, work: Callable[[Engine], tuple[Send, ...]]) -> None:
         # The lock keeps what two events lead to in the order of the events, also on the way out.
         async with self._order:
-            sends = await self.run(work)
+            try:
+                sends = await self.run(work)
+            finally:
+                if self._engine.failed:
+                    self.failed.set()
             for send in sends:
                 stream = self._streams.get(send.silo)
                 if stream is not None:
                     stream.put(send.event)
             self._changed.set()
-            self.serving_changed()
 
     async def attend(self, silo: str, events: AsyncIterator[SiloEvent]) -> AsyncGenerator[CoordinatorEvent, None]:
         """One control stream: what the silo sends comes in as `events`, what it gets goes out.

@@ -10,7 +10,7 @@ from aggregator.gather import at_round, catch_up
 from aggregator.job import LOST_IN_A_ROW, Job, Room, model_bytes
 from aggregator.phases import Ended, Gathering, Proposing
 from aggregator.release import statement_of
-from feddrm.contract.messages import JobEnded, ReleaseProposal, RoundOutcome, RoundSummary
+from feddrm.contract.messages import JobEnded, OutcomeEvent, ReleaseProposal, RoundOutcome, RoundSummary
 from feddrm.contract.rounds import Lost, sign_lost
 
 BACKOFF_MS: Final = 500
@@ -45,6 +45,9 @@ def propose(job: Job, room: Room, silo: str) -> None:
     if not isinstance(phase, Proposing) or silo in phase.signatures or ready is None:
         return
     if at_round(job, ready, len(job.outcomes)):
+        if job.outcomes:
+            # A silo signs only what the certified outcome of the last round covers; who acked it was not sent that.
+            room.send(silo, OutcomeEvent(job.outcomes[-1]))
         room.send(silo, ReleaseProposal(phase.statement))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aggregator.engine import Engine
+from aggregator.engine import Engine, StoppedError
 from aggregator.homes import ServerHome, install_roster, load_server_home, refuse_operator_key
 from aggregator.hub import Hub
 from aggregator.relay import Relays
@@ -46,6 +46,7 @@ async def serve(
     Raises:
         AlreadyRunningError: another coordinator has the directory or the port.
         NotAuthorisedError: the operator's private key can be read from here.
+        StoppedError: an internal error; what is on disk is sound.
         FeddrmError: the directory is incomplete, expired or damaged.
     """
     refuse_operator_key(directory)
@@ -96,10 +97,21 @@ async def _run(
         hub.start()
         await server.start()
         started(f"{home.listen.host}:{port}")
-        await stop.wait()
+        await _first(stop, hub.failed)
         log.info("Stopping; the job goes on from here at the next start.")
     finally:
         relays.close()
         hub.close_streams()
         await server.stop(_GRACE_SECONDS)
         await hub.stop()
+    if hub.failed.is_set():
+        raise StoppedError(
+            "The coordinator stopped after an internal error.", remedy="See its log, then start it again."
+        )
+
+
+async def _first(*events: asyncio.Event) -> None:
+    tasks = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()

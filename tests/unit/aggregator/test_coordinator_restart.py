@@ -11,6 +11,7 @@ from coordinator_harness import DAY_MS, START_MS, Identities, World, entropy_of,
 
 from aggregator import checkpoint, eventlog
 from aggregator.coordinator import Coordinator
+from aggregator.engine import StoppedError
 from aggregator.events import Detached, Effect, Event, JobStarted, JobStopped, ReleaseOrdered, Stamp
 from aggregator.store import Store
 from feddrm.contract import messages as m
@@ -200,6 +201,27 @@ def test_checkpoints_are_the_state(world: World) -> None:
     world.run()
     assert world.status().state == "completed"
     assert world.engine.serving is not None
+
+
+def test_nothing_builds_on_an_event_that_failed_half_way(world: World) -> None:
+    world.run(lambda: world.phase == "Running")
+    handle = world.engine.coordinator.handle
+
+    def buggy(event: Event, stamp: Stamp) -> tuple[Effect, ...]:
+        handle(event, stamp)
+        raise LookupError("a bug")
+
+    world.engine.coordinator.handle = buggy  # type: ignore[method-assign]
+    with pytest.raises(LookupError):
+        world.submit(Detached("site-1"))
+    world.engine.coordinator.handle = handle  # type: ignore[method-assign]
+    count = len(list(world.engine.store.events(0)))
+    with pytest.raises(StoppedError):
+        world.submit(Detached("site-2"))
+    assert len(list(world.engine.store.events(0))) == count
+    world.restart_coordinator()
+    world.run()
+    assert world.sums() == [31, 31]
 
 
 def test_a_damaged_model_is_not_taken_up(world: World) -> None:

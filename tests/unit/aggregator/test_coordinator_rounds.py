@@ -248,6 +248,28 @@ def test_three_lost_rounds_in_a_row_end_the_job(tmp_path: Path, identities: Iden
     assert "3 rounds in a row" in status.detail
 
 
+def test_no_release_of_too_few_published_rounds(world: World) -> None:
+    """A coordinator that declares rounds lost gets no untrained model signed."""
+
+    def sabotage(way: str, silo: str, event: Any) -> bool:
+        if silo in ("site-1", "site-2", "site-4") and way == "down":
+            if REQUEST_OF[Step.MASKED](event):
+                world.kill(silo)
+                return False
+            return not isinstance(event, m.AbortRequest)
+        return True
+
+    world.filter = sabotage
+    for _ in range(3):
+        world.run()
+        world.connect(*(name for name in ALL if name in world.down))
+    world.run()
+    assert [h.outcome for h in world.job.history] == ["lost", "lost"]
+    assert world.status().state == "failed"
+    assert world.status().detail == "0 rounds were published; a release requires 1"
+    assert not world.engine.coordinator.releases.candidates
+
+
 def test_a_published_round_without_acks_is_lost_and_taken_back(world: World) -> None:
     applied: dict[str, bytes] = {}
 
