@@ -36,6 +36,10 @@ def demo(
         Path | None,
         typer.Option("--record-traffic", help="Record every message at the coordinator into this file.", hidden=True),
     ] = None,
+    canary: Annotated[
+        str | None,
+        typer.Option("--plant-canary", help="Add a person with this id to every hospital's records.", hidden=True),
+    ] = None,
     form: FormatOption = Format.TEXT,
 ) -> None:
     """Run a whole federation on this machine: one coordinator, six hospitals, real data.
@@ -55,6 +59,7 @@ def demo(
         directory or Path(time.strftime("feddrm-demo-%Y%m%d-%H%M%S")),
         Kill.parse(kill_silo) if kill_silo else None,
         record_traffic,
+        canary,
     )
     result = run_demo(settings, lambda text: console.print(f"[bold]·[/] {text}"))
     if form is Format.JSON:

@@ -10,7 +10,7 @@ from typing import Any
 
 from feddrm.cli import progress
 from feddrm.contract.errors import FeddrmError, InputError
-from feddrm.demo import rand, sums
+from feddrm.demo import canary, rand, sums
 from feddrm.demo.federation import Federation, Hospital
 from feddrm.demo.measure import measure
 from feddrm.demo.processes import Daemon, Processes
@@ -53,6 +53,7 @@ class Settings:
     directory: Path
     kill: Kill | None = None
     record_traffic: Path | None = None
+    canary: str | None = None
 
 
 def run(settings: Settings, say: Say) -> dict[str, Any]:
@@ -67,6 +68,8 @@ def run(settings: Settings, say: Say) -> dict[str, Any]:
     started = time.monotonic()
     directory = prepare(settings.directory)
     files = rand.write_files(directory / "data")
+    if settings.canary:
+        canary.plant(files.train, settings.canary)
     with Processes(directory / "logs") as processes:
         hospitals = [Hospital(name, files.train[name], files.public_size[name], rand.EPSILON_CAP) for name in SITES]
         federation = Federation(directory, processes, "rand", hospitals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -13,11 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from wire_search import found, json_documents, keys, numbers, windows
 
+from feddrm.contract.plan import Plan
+from feddrm.demo import rand
+from feddrm.features import encode, read_table
+from feddrm.transport.recorder import Recorded, read_recording
 from privacy.bundle import parse_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
+CANARY = "canary-person-0b5d2f"
 pytestmark = [pytest.mark.demo, pytest.mark.timeout(900)]
 
 
@@ -70,7 +78,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.fixture(scope="session")
 def plain(installed: Installed) -> dict[str, Any]:
-    return installed.demo("--dir", "plain")
+    return installed.demo("--dir", "plain", "--record-traffic", "traffic.bin", "--plant-canary", CANARY)
 
 
 @pytest.fixture(scope="session")
@@ -99,6 +107,63 @@ def test_all_hospitals_spend_the_same_and_every_ledger_verifies(plain: dict[str,
 def test_every_published_sum_is_the_sum_of_the_updates(plain: dict[str, Any]) -> None:
     assert plain["sums_verified"] is True
     assert plain["sums_checked"] == plain["rounds"]
+
+
+@pytest.fixture(scope="session")
+def traffic(plain: dict[str, Any], installed: Installed) -> list[Recorded]:
+    assert plain["rounds"]
+    return list(read_recording(installed.cwd / "traffic.bin"))
+
+
+def test_no_person_shows_in_the_traffic(traffic: list[Recorded], installed: Installed) -> None:
+    for site in range(1, 7):
+        table = installed.cwd / "plain" / "data" / f"site-{site}.csv"
+        with table.open(newline="") as source:
+            persons = {row["zper"] for row in csv.DictReader(source)}
+        assert f"{CANARY}-site-{site}" in persons
+    assert not found(traffic, CANARY.encode())
+
+
+def test_no_update_shows_in_the_traffic(traffic: list[Recorded], installed: Installed) -> None:
+    uploads = b"".join(message.data for message in traffic if message.method.endswith("/Upload"))
+    updates = sorted((installed.cwd / "plain" / "kept-updates").rglob("*.npy"))
+    assert len(updates) == 120
+    pieces = [window for path in updates[::10] for window in list(windows(np.load(path)))[::16]]
+    assert len(pieces) > 500
+    assert not [piece for piece in pieces if piece in uploads]
+
+
+def test_no_question_and_no_answer_shows_in_the_traffic(traffic: list[Recorded], installed: Installed) -> None:
+    plan = Plan.model_validate(rand.plan_document("rand", 1))
+    table = read_table(installed.cwd / "plain" / "data" / "held-out.csv")
+    features = encode(table, plan.schema_, targets=False).features
+    asked = b"".join(message.data for message in traffic if "QueryService" in message.method)
+    assert len(asked) > 6000 * 1000
+    for row in features[::500]:
+        for piece in (row.tobytes()[:256], row.astype("f8").tobytes()[:256], row.astype("u1").tobytes()[:64]):
+            assert piece not in asked
+    answers = [message for message in traffic if message.method.endswith("/Ask") and message.direction == "sent"]
+    assert len({len(message.data) for message in answers}) == 1
+    assert not [message for message in answers if any(label.encode() in message.data for label in rand.LABELS)]
+
+
+def test_no_count_and_no_metric_shows_in_the_traffic(traffic: list[Recorded], installed: Installed) -> None:
+    """Exact numbers of records and persons of every site, in every JSON document on the wire."""
+    counts: set[int] = set()
+    for table in (installed.cwd / "plain" / "data").glob("site-*.csv"):
+        with table.open(newline="") as source:
+            rows = list(csv.DictReader(source))
+        counts |= {len(rows), len({row["zper"] for row in rows})}
+    assert len(counts) == 12
+    metrics = {"loss", "accuracy", "score", "scores", "logit", "margin", "samples", "batch_size", "norm", "probability"}
+    seen = 0
+    for message in traffic:
+        if "QueryService" not in message.method:
+            for document in json_documents(message.data):
+                seen += 1
+                assert not counts & set(numbers(document)), document
+                assert not metrics & set(keys(document)), document
+    assert seen > 500
 
 
 def test_a_killed_hospital_loses_its_mask_and_not_its_update(killed: dict[str, Any]) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import struct
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from small_federation import CANARY_NUMBER, CANARY_PATIENT, CANARY_TEXT, NAMES, PERSONS, ROUNDS, SmallRun
+from wire_search import found, json_documents, keys, numbers, windows
 
 from feddrm.transport.recorder import Recorded, read_recording
 
@@ -17,21 +15,6 @@ from feddrm.transport.recorder import Recorded, read_recording
 @pytest.fixture(scope="module")
 def traffic(small: SmallRun) -> list[Recorded]:
     return list(read_recording(small.recording))
-
-
-def encodings(secret: bytes) -> Iterator[bytes]:
-    yield secret
-    yield secret.hex().encode()
-    yield secret.hex().upper().encode()
-    # Base64 text of the secret depends on its offset within what was encoded.
-    for offset in range(3):
-        text = base64.b64encode(bytes(offset) + secret)
-        yield text[4 if offset else 0 : len(text) // 4 * 4 - 4]
-
-
-def found(traffic: list[Recorded], secret: bytes) -> list[str]:
-    forms = [form for form in encodings(secret) if len(form) >= 6]
-    return [message.method for message in traffic if any(form in message.data for form in forms)]
 
 
 def test_the_recording_holds_the_whole_run(traffic: list[Recorded]) -> None:
@@ -73,13 +56,9 @@ def test_no_update_travels_unmasked(small: SmallRun, traffic: list[Recorded]) ->
         for path in (small.federation.directory / "kept" / name).glob("*.npy"):
             update = np.load(path)
             assert update.any(), "an update of zeros would make this test vacuous"
-            for kind in ("<i4", "<u4", "<i8"):
-                words = update.astype(kind).tobytes()
-                for start in range(0, len(words) - 16, 16):
-                    window = words[start : start + 16]
-                    if len(set(window)) > 6:
-                        checked += 1
-                        assert window not in uploads
+            for window in windows(update):
+                checked += 1
+                assert window not in uploads
     assert checked > 100
     assert len(uploads) > 4 * 3 * ROUNDS * 20
 
@@ -91,8 +70,7 @@ def test_no_exact_count_travels_in_any_readable_document(small: SmallRun, traffi
     for message in traffic:
         for document in json_documents(message.data):
             seen += 1
-            numbers = {value for value in leaves(document) if isinstance(value, (int, float))}
-            assert not numbers & counts, document
+            assert not set(numbers(document)) & counts, document
     assert seen > 50
 
 
@@ -117,38 +95,3 @@ def test_answers_do_not_show_by_their_length(traffic: list[Recorded]) -> None:
     answers = [m for m in traffic if m.method.endswith("/Ask") and m.direction == "sent"]
     assert len(answers) > 20
     assert len({len(m.data) for m in answers}) == 1
-
-
-def json_documents(data: bytes) -> Iterator[dict[str, object]]:
-    """Every JSON object that stands anywhere in the bytes."""
-    decoder = json.JSONDecoder()
-    text = data.decode("latin-1")
-    position = text.find('{"')
-    while position >= 0:
-        try:
-            document, end = decoder.raw_decode(text, position)
-            yield document
-            position = text.find('{"', end)
-        except ValueError:
-            position = text.find('{"', position + 1)
-
-
-def leaves(value: object) -> Iterator[object]:
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from leaves(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from leaves(inner)
-    else:
-        yield value
-
-
-def keys(value: object) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield key
-            yield from keys(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from keys(inner)
