@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
+import safetensors.numpy
 
 from aggregator.blobs import hash_of
-from feddrm.contract.errors import MalformedError
 from feddrm.contract.messages import QuerierRelease
 from feddrm.contract.release import Bundle, release_hash, release_id
 from feddrm.contract.roster import Roster
 from feddrm.contract.signed_plan import verify_plan
+from feddrm.method.coarse import Grid
 from feddrm.method.layout import layout_of
 from feddrm.method.routing import Router
 from feddrm.method.update import Tensors
@@ -29,11 +29,12 @@ class Serving:
     release: bytes
     querier: QuerierRelease
     threshold: int
+    grid: Grid = field(repr=False)
     router: Router = field(repr=False)
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, head: Tensors, roster: Roster) -> Serving:
-        """Build the router from the files of a release.
+        """Build the router, and the grid of the embeddings that it takes, from the files of a release.
 
         Args:
             head: the head's tensors, float32.
@@ -41,7 +42,7 @@ class Serving:
 
         Raises:
             VerificationError: the plan is not the operator's.
-            MalformedError: the head is not of the plan's layout.
+            MalformedError: head or trunk is not of the plan's layout.
         """
         plan = verify_plan(bundle.plan, federation=roster.federation, operator=roster.operator).plan
         return cls(
@@ -49,18 +50,15 @@ class Serving:
             release=release_hash(bundle.statement),
             querier=QuerierRelease(bundle.plan, bundle.statement, hash_of(bundle.trunk)),
             threshold=plan.secure_aggregation.threshold,
+            grid=Grid.of(plan, safetensors.numpy.load(bundle.trunk)),
             router=Router.from_tensors(layout_of(plan), head, plan.silos),
         )
 
-    def route(self, embeddings: Sequence[bytes], eligible: Collection[str]) -> tuple[str, ...]:
-        """The best-matching eligible silo for each embedding (little-endian float32).
+    def route(self, codes: Sequence[bytes], eligible: Collection[str]) -> tuple[str, ...]:
+        """The best-matching eligible silo for each coarse embedding.
 
         Raises:
-            MalformedError: an embedding is not of this release's width, or not finite.
+            MalformedError: a code is not of this release's length, or carries more than the code.
             UnreachableError: no silo is eligible.
         """
-        width = 4 * self.router.width
-        if any(len(embedding) != width for embedding in embeddings):
-            raise MalformedError("An embedding does not have the width of this release.")
-        phi = np.frombuffer(b"".join(embeddings), dtype="<f4").astype(np.float32)
-        return self.router.route(phi.reshape(len(embeddings), self.router.width), eligible)
+        return self.router.route(self.grid.decode(codes), eligible)

@@ -62,7 +62,7 @@ class Office:
         self.round_key = round_key
         self.daily_queries = daily_queries
         # A batch of routes that exceeds the burst would never pass.
-        burst = max(float(codec.MAXIMUM_EMBEDDINGS), 100 * queries_per_second)
+        burst = max(float(codec.MAXIMUM_ROUTES), 100 * queries_per_second)
         self.routes = RateLimit(queries_per_second, burst, "routes")
         self.asks = RateLimit(queries_per_second, burst, "asks")
         self.set_roster(roster, signed_roster)
@@ -233,19 +233,19 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
             yield codec.CHUNK.to_wire(chunk)
 
     async def Route(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Silos' names for embeddings."""
+        """Silos' names for coarse embeddings."""
         wanted = codec.ROUTE_REQUEST.from_wire(request)
         querier, office = peer_of(context).name, self._office
         serving = await office.serving()
         if wanted.release != serving.release:
             raise ReleaseChangedError("Another release is in service.", remedy="Fetch it first.")
-        count = len(wanted.embeddings)
+        count = len(wanted.codes)
         office.routes.charge(querier, count, time.monotonic())
         today = now_ms() // 86_400_000
         limit = office.daily_queries
         if not await office.hub.run(lambda engine: engine.store.charge_queries(querier, today, count, limit)):
             raise BudgetError(f"{querier} has used up its {limit} routes of today.")
-        names = serving.route(wanted.embeddings, office.relays.eligible(serving.release))
+        names = serving.route(wanted.codes, office.relays.eligible(serving.release))
         routes = tuple(
             m.Route(SiloId(name), office.roster.version, self._ticket(querier, name, serving)) for name in names
         )

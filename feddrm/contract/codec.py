@@ -12,8 +12,6 @@ import string
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from feddrm.contract import messages as m
 from feddrm.contract.chunks import CHUNK_BYTES
 from feddrm.contract.codec_kinds import Bytes, EnumField, Flag, Int, NameField, Sentence, Word
@@ -27,8 +25,9 @@ from secagg.wire import MAXIMUM_PROOF, Frame, Step
 
 MAXIMUM_BLOB: Final = 1 << 34
 MAXIMUM_SEALED: Final = 2 << 20
-MAXIMUM_EMBEDDINGS: Final = 1024
-MAXIMUM_EMBEDDING_BYTES: Final = 1 << 16
+MAXIMUM_ROUTES: Final = 1024
+# The widest layer of a plan at the most bits for a unit.
+MAXIMUM_CODE: Final = 4096 * 16 // 8
 
 _HASH = Bytes(32, 32)
 _HASH_OR_EMPTY = Bytes(32, 32, or_empty=True)
@@ -223,48 +222,20 @@ GET_RELEASE = Record(m.GetRelease, query_pb2.GetReleaseRequest)
 QUERIER_RELEASE = Record(m.QuerierRelease, query_pb2.QuerierRelease, plan=_SIGNED, statement=_SIGNED, trunk=_HASH)
 
 
-@dataclass(frozen=True, slots=True)
-class _Embedding:
-    values: bytes
-
-
-def _embedding_sound(embedding: _Embedding) -> str | None:
-    finite = bool(np.isfinite(np.frombuffer(embedding.values, dtype="<f4")).all())
-    return None if finite else "holds a value that is not finite"
-
-
-class _EmbeddingBytes:
-    """Embeddings are plain bytes in RouteRequest: little-endian float32, all finite."""
-
-    native = bytes
-    record = Record(
-        _Embedding,
-        query_pb2.Embedding,
-        values=Bytes(4, MAXIMUM_EMBEDDING_BYTES, multiple=4),
-        sound=_embedding_sound,
-    )
-
-    def to_wire(self, value: bytes) -> Any:
-        return self.record.to_wire(_Embedding(value))
-
-    def from_wire(self, message: Any) -> bytes:
-        return self.record.from_wire(message).values
-
-
 def _route_request_sound(request: m.RouteRequest) -> str | None:
-    widths = {len(embedding) for embedding in request.embeddings}
-    return "holds embeddings of different widths" if len(widths) > 1 else None
+    lengths = {len(code) for code in request.codes}
+    return "holds codes of different lengths" if len(lengths) > 1 else None
 
 
 ROUTE_REQUEST = Record(
     m.RouteRequest,
     query_pb2.RouteRequest,
     release=_HASH,
-    embeddings=Many(_EmbeddingBytes(), MAXIMUM_EMBEDDINGS, minimum=1),
+    codes=Many(Bytes(1, MAXIMUM_CODE), MAXIMUM_ROUTES, minimum=1),
     sound=_route_request_sound,
 )
 ROUTE = Record(m.Route, query_pb2.Route, silo=_NAME, roster_version=_VERSION, ticket=_SIGNED)
-ROUTE_REPLY = Record(m.RouteReply, query_pb2.RouteReply, routes=Many(ROUTE, MAXIMUM_EMBEDDINGS, minimum=1))
+ROUTE_REPLY = Record(m.RouteReply, query_pb2.RouteReply, routes=Many(ROUTE, MAXIMUM_ROUTES, minimum=1))
 ASK = Record(m.Ask, query_pb2.AskRequest, silo=_NAME, ticket=_SIGNED, sealed=Bytes(1, MAXIMUM_SEALED))
 ASK_REPLY = Record(m.AskReply, query_pb2.AskReply, answer=Bytes(1, MAXIMUM_SEALED))
 

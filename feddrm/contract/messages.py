@@ -268,10 +268,10 @@ class QuerierRelease:
 
 @dataclass(frozen=True, slots=True)
 class RouteRequest:
-    """Embeddings, each float32 of the release's embedding width, little-endian."""
+    """Coarse embeddings, each the packed code of `feddrm.method.coarse.Grid`."""
 
     release: bytes
-    embeddings: tuple[bytes, ...] = field(repr=False)
+    codes: tuple[bytes, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

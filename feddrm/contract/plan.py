@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from typing import Annotated, Literal, Self
 
@@ -12,14 +13,20 @@ from pydantic import Field, model_validator
 from feddrm.contract import labels
 from feddrm.contract.names import Document, Name
 from feddrm.contract.schema import Schema
+from privacy.accounting import MINIMUM_DELTA
 
 MAXIMUM_SILOS = 100
 _RING_LIMIT = 1 << 30
+# Every hospital holds 64 gradients of this length at once while it trains, and an auditor derives the first model.
+MAXIMUM_PARAMETERS = 1 << 24
 
 # The range that privacy.events accounts for.
 MAXIMUM_STEPS = 1_000_000
 SamplingRate = Annotated[float, Field(ge=1e-6, le=1)]
-Positive = Annotated[float, Field(gt=0)]
+# Bounds on what is multiplied with gradients and powers of two: no plan leads into denormal numbers or overflow.
+ClipNorm = Annotated[float, Field(ge=1e-6, le=1e6)]
+LearningRate = Annotated[float, Field(ge=1e-9, le=1e6)]
+UpdateClip = Annotated[float, Field(ge=1e-9, le=1e6)]
 
 
 class Mlp(Document):
@@ -42,10 +49,10 @@ class Training(Document):
     rounds: Annotated[int, Field(ge=0, le=10_000)]
     local_steps: Annotated[int, Field(ge=1, le=10_000)]
     sampling_rate: SamplingRate
-    clip_norm: Positive
+    clip_norm: ClipNorm
     noise_multiplier: Annotated[float, Field(ge=0.3, le=1000)]
     target_weight: Annotated[float, Field(ge=0, le=1)]
-    learning_rate: Positive
+    learning_rate: LearningRate
     server_learning_rate: Annotated[float, Field(ge=2**-24, lt=128)] = 1.0
     minimum_rounds: Annotated[int | None, Field(ge=0, le=10_000)] = None
 
@@ -56,9 +63,20 @@ class Training(Document):
 
 
 class Privacy(Document):
-    """The delta at which this job's epsilon is stated."""
+    """The delta at which this job's epsilon is stated; below `MINIMUM_DELTA` the accountant has no digits left."""
 
-    delta: Annotated[float, Field(gt=0, lt=1e-2)]
+    delta: Annotated[float, Field(ge=MINIMUM_DELTA, lt=1e-2)]
+
+
+class Queries(Document):
+    """What the coordinator is shown of a record that is to be routed: `embedding_bits` bits for each coordinate of its
+    embedding (design 8).
+
+    Few by default, since a wide embedding in full precision can be solved for the patient. Two bits cost the router
+    of the demo two points, three or more hardly anything.
+    """
+
+    embedding_bits: Annotated[int, Field(ge=1, le=16)] = 2
 
 
 class SecureAggregation(Document):
@@ -70,16 +88,16 @@ class SecureAggregation(Document):
     threshold: Annotated[int, Field(ge=2, le=MAXIMUM_SILOS)]
     minimum_cohort: Annotated[int, Field(ge=3, le=MAXIMUM_SILOS)]
     colluders: Annotated[int, Field(ge=1, le=MAXIMUM_SILOS)]
-    clip: Positive
+    clip: UpdateClip
     fraction_bits: Annotated[int, Field(ge=1, le=29)]
 
 
 class Deadlines(Document):
     """How long the coordinator waits, in seconds, before it goes on without a silo."""
 
-    gather_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 60.0
-    train_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
-    step_seconds: Annotated[float, Field(gt=0, le=86400)] = 60.0
+    gather_seconds: Annotated[float, Field(ge=1e-3, le=7 * 86400)] = 60.0
+    train_seconds: Annotated[float, Field(ge=1e-3, le=7 * 86400)] = 3600.0
+    step_seconds: Annotated[float, Field(ge=1e-3, le=86400)] = 60.0
 
 
 class Plan(Document):
@@ -94,12 +112,15 @@ class Plan(Document):
     training: Training
     privacy: Privacy
     secure_aggregation: SecureAggregation
+    queries: Queries = Queries()
     deadlines: Deadlines = Deadlines()
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
         if self.training.rounds * self.training.local_steps > MAXIMUM_STEPS:
             raise ValueError(f"training: rounds * local_steps must stay below {MAXIMUM_STEPS}")
+        if self.parameters > MAXIMUM_PARAMETERS:
+            raise ValueError(f"model: {self.parameters} parameters exceed the limit of {MAXIMUM_PARAMETERS}")
         if self.training.required_rounds > self.training.rounds:
             raise ValueError(f"training.minimum_rounds: exceeds the {self.training.rounds} rounds")
         count = len(self.silos)
@@ -123,6 +144,13 @@ class Plan(Document):
                 "wrap; lower fraction_bits or clip"
             )
         return self
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights and biases, shared and personal."""
+        widths = (self.schema_.width, *self.model.hidden)
+        trunk = sum((before + 1) * after for before, after in itertools.pairwise(widths))
+        return trunk + (widths[-1] + 1) * (len(self.silos) + len(self.schema_.target.classes))
 
     def body(self) -> bytes:
         """The canonical bytes that the operator signs (RFC 8785 JSON)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,7 +44,8 @@ class Asker:
     """Routes and asks all rows of a table.
 
     Attributes:
-        features, phi: float32[n, d] and its embeddings float32[n, w].
+        features: float32[n, d]; they leave sealed only.
+        codes: the n coarse embeddings, all that the coordinator sees of them.
         now_ms: the clock.
         in_flight: asks at once.
         done: called after every answer.
@@ -54,7 +55,7 @@ class Asker:
     model: QuerierModel
     home: MemberHome
     features: npt.NDArray[np.float32] = field(repr=False)
-    phi: npt.NDArray[np.float32] = field(repr=False)
+    codes: Sequence[bytes] = field(repr=False)
     now_ms: Callable[[], int]
     in_flight: int = 32
     done: Callable[[], None] = lambda: None
@@ -77,7 +78,7 @@ class Asker:
                     self.done()
 
         try:
-            for rows in batches(self.phi):
+            for rows in batches(len(self.codes)):
                 await asyncio.gather(*(one(routed) for routed in await self._route(rows)))
                 if failures:
                     break
@@ -85,8 +86,8 @@ class Asker:
             failures.append(error)
         return Outcome([answers[row] for row in sorted(answers)], failures[0] if failures else None)
 
-    async def _route(self, rows: npt.NDArray[np.int64]) -> tuple[Routed, ...]:
-        return await route_rows(self.coordinator, self.model, self.home, self.phi, rows, self.now_ms())
+    async def _route(self, rows: Sequence[int]) -> tuple[Routed, ...]:
+        return await route_rows(self.coordinator, self.model, self.home, self.codes, rows, self.now_ms())
 
     async def _ask_row(self, routed: Routed) -> Answered:
         """Ask about one row; a silo that went away after the route is given up for the next choice."""
@@ -96,7 +97,7 @@ class Asker:
             except (BusyError, DisconnectedError):
                 raise
             except UnreachableError:
-                (routed,) = await self._route(np.array([routed.row]))
+                (routed,) = await self._route([routed.row])
         return await self._ask(routed)
 
     async def _ask(self, routed: Routed) -> Answered:

@@ -80,11 +80,11 @@ async def _route(file: Path, directory: Path, patience: float) -> list[tuple[int
 
     records = read_table(file)
     async with session(directory, Patience(patience)) as (coordinator, home, model):
-        phi = model.embed(model.features(records))
+        codes = model.codes(model.features(records))
         rows: list[tuple[int, str]] = []
-        with progress("Routing", len(phi)) as shown:
-            for batch in batches(phi):
-                routed = await route_rows(coordinator, model, home, phi, batch, now_ms())
+        with progress("Routing", len(codes)) as shown:
+            for batch in batches(len(codes)):
+                routed = await route_rows(coordinator, model, home, codes, batch, now_ms())
                 rows += [(one.row + 1, one.silo.name) for one in routed]
                 shown.advance(len(routed))
     return rows
@@ -99,10 +99,10 @@ async def _ask(file: Path, directory: Path, patience: float, in_flight: int) -> 
     records = read_table(file)
     async with session(directory, Patience(patience)) as (coordinator, home, model):
         features = model.features(records)
-        phi = model.embed(features)
-        with progress("Asking", len(phi)) as shown:
-            asker = Asker(coordinator, model, home, features, phi, now_ms, in_flight, shown.advance)
-            return await asker.run(), len(phi)
+        codes = model.codes(features)
+        with progress("Asking", len(codes)) as shown:
+            asker = Asker(coordinator, model, home, features, codes, now_ms, in_flight, shown.advance)
+            return await asker.run(), len(codes)
 
 
 def _publish(

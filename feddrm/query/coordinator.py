@@ -14,9 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from feddrm.contract import codec
 from feddrm.contract.authority import Address
 from feddrm.contract.chunks import ChunkAssembler
@@ -95,18 +92,17 @@ class Coordinator:
         if not assembler.complete:
             raise MalformedError(f"The coordinator at {self._address} sent only a part of the trunk.")
 
-    async def route(self, release: bytes, phi: npt.NDArray[np.float32]) -> tuple[Route, ...]:
-        """One route for each of the embeddings float32[n, d]; tickets are not verified yet."""
-        rows = tuple(row.astype("<f4").tobytes() for row in phi)
-        request = codec.ROUTE_REQUEST.to_wire(RouteRequest(release, rows))
+    async def route(self, release: bytes, codes: Sequence[bytes]) -> tuple[Route, ...]:
+        """One route for each of the coarse embeddings; tickets are not verified yet."""
+        request = codec.ROUTE_REQUEST.to_wire(RouteRequest(release, tuple(codes)))
 
         async def call() -> Sequence[Route]:
             with translated(self._address):
                 return codec.ROUTE_REPLY.from_wire(await self._stub.Route(request, timeout=_CALL_SECONDS)).routes
 
         routes = tuple(await self._patience.retry(call))
-        if len(routes) != len(rows):
-            raise MalformedError(f"The coordinator answered {len(rows)} embeddings with {len(routes)} routes.")
+        if len(routes) != len(codes):
+            raise MalformedError(f"The coordinator answered {len(codes)} codes with {len(routes)} routes.")
         return routes
 
     async def ask(self, silo: str, ticket: Signed, sealed: bytes) -> bytes:

@@ -19,6 +19,7 @@ from feddrm.contract.messages import QuerierRelease
 from feddrm.contract.plan import Plan
 from feddrm.contract.release import PLAN_FILE, STATEMENT_FILE, TRUNK_FILE, Release, verify_release
 from feddrm.features import Table, encode
+from feddrm.method.coarse import Grid
 from feddrm.method.layout import Layout, layout_of
 from feddrm.method.update import part_hash
 from feddrm.query.coordinator import Coordinator
@@ -49,15 +50,19 @@ class QuerierModel:
         """
         return encode(table, self.plan.schema_, targets=False).features
 
-    def embed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """phi float32[n, last hidden width]: all that the coordinator sees of a patient."""
+    def codes(self, features: npt.NDArray[np.float32]) -> tuple[bytes, ...]:
+        """The coarse embeddings of features float32[n, d]: all that the coordinator sees of a patient.
+
+        The embedding itself stays here, for whoever serves the trunk could solve it for the features.
+        """
         # Here and not above: commands that embed nothing start without torch.
         import torch
 
         from feddrm.method.model import Embedder
 
         torch.set_num_threads(1)
-        return Embedder.from_tensors(self.plan, self.tensors).embed(features)
+        phi = Embedder.from_tensors(self.plan, self.tensors).embed(features)
+        return Grid.of(self.plan, self.tensors).encode(phi)
 
 
 async def current_model(coordinator: Coordinator, home: MemberHome) -> QuerierModel:

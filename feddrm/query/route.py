@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
-
-import numpy as np
-import numpy.typing as npt
 
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.home import MemberHome
@@ -19,7 +16,6 @@ from feddrm.query.coordinator import Coordinator
 from feddrm.query.model import QuerierModel
 
 _BATCH_ROWS: Final = 256
-_BATCH_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +61,20 @@ def check_route(row: int, route: Route, model: QuerierModel, home: MemberHome, n
     return Routed(row, member, route.ticket, ticket.roster_version)
 
 
-def batches(phi: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.int64]]:
-    """Row numbers of phi float32[n, d] in batches that fit a message and are asked before their tickets expire."""
-    size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // (4 * phi.shape[1])))
-    for start in range(0, len(phi), size):
-        yield np.arange(start, min(start + size, len(phi)))
+def batches(count: int) -> Iterator[range]:
+    """Row numbers below `count` in batches that fit a message and are asked before their tickets expire."""
+    for start in range(0, count, _BATCH_ROWS):
+        yield range(start, min(start + _BATCH_ROWS, count))
 
 
 async def route_rows(
     coordinator: Coordinator,
     model: QuerierModel,
     home: MemberHome,
-    phi: npt.NDArray[np.float32],
-    rows: npt.NDArray[np.int64],
+    codes: Sequence[bytes],
+    rows: Sequence[int],
     now_ms: int,
 ) -> tuple[Routed, ...]:
-    """Route the given rows of phi float32[n, d] in one call; errors as check_route."""
-    routes = await coordinator.route(model.release.hash, phi[rows])
-    return tuple(check_route(int(row), route, model, home, now_ms) for row, route in zip(rows, routes, strict=True))
+    """Route the given rows of a table in one call, by their coarse embeddings; errors as check_route."""
+    routes = await coordinator.route(model.release.hash, [codes[row] for row in rows])
+    return tuple(check_route(row, route, model, home, now_ms) for row, route in zip(rows, routes, strict=True))

@@ -22,18 +22,12 @@ class QuerierRelease(_message.Message):
     def __init__(self, plan: _Optional[_Union[_common_pb2.Signed, _Mapping]] = ..., statement: _Optional[_Union[_common_pb2.Signed, _Mapping]] = ..., trunk: _Optional[bytes] = ...) -> None: ...
 
 class RouteRequest(_message.Message):
-    __slots__ = ("release", "embeddings")
+    __slots__ = ("release", "codes")
     RELEASE_FIELD_NUMBER: _ClassVar[int]
-    EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
+    CODES_FIELD_NUMBER: _ClassVar[int]
     release: bytes
-    embeddings: _containers.RepeatedCompositeFieldContainer[Embedding]
-    def __init__(self, release: _Optional[bytes] = ..., embeddings: _Optional[_Iterable[_Union[Embedding, _Mapping]]] = ...) -> None: ...
-
-class Embedding(_message.Message):
-    __slots__ = ("values",)
-    VALUES_FIELD_NUMBER: _ClassVar[int]
-    values: bytes
-    def __init__(self, values: _Optional[bytes] = ...) -> None: ...
+    codes: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, release: _Optional[bytes] = ..., codes: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class RouteReply(_message.Message):
     __slots__ = ("routes",)

@@ -67,7 +67,7 @@ class Operators(operator_pb2_grpc.OperatorServiceServicer):
 class Queriers(query_pb2_grpc.QueryServiceServicer):
     async def Route(self, request: Any, context: Any) -> Any:
         errors: dict[int, FeddrmError] = {1: BusyError("11 of 10"), 2: BudgetError("all used"), 3: InputError(SECRET)}
-        raise errors[len(codec.ROUTE_REQUEST.from_wire(request).embeddings)]
+        raise errors[len(codec.ROUTE_REQUEST.from_wire(request).codes)]
 
 
 def admit(peer: Peer) -> bool:

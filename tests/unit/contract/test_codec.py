@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import struct
 from typing import Any
 
 import pytest
@@ -74,13 +73,8 @@ readies = st.builds(
 plan_answers = st.builds(m.PlanAnswer, hashes, st.just(True), st.none()) | st.builds(
     m.PlanAnswer, hashes, st.just(False), st.sampled_from(m.DeclineReason)
 )
-floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
-embeddings = st.integers(1, 4).flatmap(
-    lambda width: st.lists(
-        st.lists(floats, min_size=width, max_size=width).map(lambda v: struct.pack(f"<{width}f", *v)),
-        min_size=1,
-        max_size=4,
-    ).map(tuple)
+codes = st.integers(1, 4).flatmap(
+    lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1, max_size=4).map(tuple)
 )
 summaries = st.builds(m.RoundSummary, rounds, counts, text, name_sets, name_sets, name_sets, hash_or_empty)
 releases = st.builds(
@@ -138,7 +132,7 @@ MESSAGES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (codec.SEALED_QUERY, st.builds(m.SealedQuery, names, hashes, sealed, signeds)),
     (codec.GET_RELEASE, st.builds(m.GetRelease)),
     (codec.QUERIER_RELEASE, st.builds(m.QuerierRelease, signeds, signeds, hashes)),
-    (codec.ROUTE_REQUEST, st.builds(m.RouteRequest, hashes, embeddings)),
+    (codec.ROUTE_REQUEST, st.builds(m.RouteRequest, hashes, codes)),
     (
         codec.ROUTE_REPLY,
         st.lists(st.builds(m.Route, names, versions, signeds), min_size=1, max_size=3).map(
@@ -326,23 +320,11 @@ REFUSED: list[tuple[Any, Any, dict[str, Any]]] = [
     (codec.ROUND_OUTCOME, m.RoundOutcome(1, (SIGNED,), HASH), {"acks": []}),
     (codec.ROUND_OUTCOME, m.RoundOutcome(1, lost=SIGNED), {"lost": None}),
     (codec.ROUND_OUTCOME, m.RoundOutcome(1, lost=SIGNED), {"sum": HASH}),
-    (codec.ROUTE_REQUEST, m.RouteRequest(HASH, (bytes(8),)), {"embeddings": []}),
-    (codec.ROUTE_REQUEST, m.RouteRequest(HASH, (bytes(8),)), {"embeddings": [query_pb2.Embedding(values=b"123")]}),
-    (
-        codec.ROUTE_REQUEST,
-        m.RouteRequest(HASH, (bytes(8),)),
-        {"embeddings": [query_pb2.Embedding(values=struct.pack("<f", float("nan")))]},
-    ),
-    (
-        codec.ROUTE_REQUEST,
-        m.RouteRequest(HASH, (bytes(8),)),
-        {"embeddings": [query_pb2.Embedding(values=bytes(4)), query_pb2.Embedding(values=bytes(8))]},
-    ),
-    (
-        codec.ROUTE_REQUEST,
-        m.RouteRequest(HASH, (bytes(8),)),
-        {"embeddings": [query_pb2.Embedding(values=bytes(4))] * 1025},
-    ),
+    (codec.ROUTE_REQUEST, m.RouteRequest(HASH, (bytes(3),)), {"codes": []}),
+    (codec.ROUTE_REQUEST, m.RouteRequest(HASH, (bytes(3),)), {"codes": [b""]}),
+    (codec.ROUTE_REQUEST, m.RouteRequest(HASH, (bytes(3),)), {"codes": [bytes(codec.MAXIMUM_CODE + 1)]}),
+    (codec.ROUTE_REQUEST, m.RouteRequest(HASH, (bytes(3),)), {"codes": [bytes(3), bytes(4)]}),
+    (codec.ROUTE_REQUEST, m.RouteRequest(HASH, (bytes(3),)), {"codes": [bytes(3)] * (codec.MAXIMUM_ROUTES + 1)}),
     (codec.ROUTE, m.Route(SiloId("a"), 1, SIGNED), {"roster_version": 0}),
     (codec.ANSWER, m.Answer(HASH, b"x"), {"refusal": "busy"}),
     (codec.ANSWER, m.Answer(HASH, b"x"), {"answer": b""}),

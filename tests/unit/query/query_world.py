@@ -213,8 +213,8 @@ class Service(query_pb2_grpc.QueryServiceServicer):
     async def Route(self, request: Any, context: Any) -> Any:
         world, routes = self.world, []
         route = codec.ROUTE_REQUEST.from_wire(request)
-        for embedding in route.embeddings:
-            silo = world.pick(world.routed, embedding)
+        for code in route.codes:
+            silo = world.pick(world.routed, code)
             world.routed += 1
             ticket = Ticket(
                 federation="retina",

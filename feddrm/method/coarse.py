@@ -1,0 +1,157 @@
+"""Coarse embeddings: how little of a patient a query shows the coordinator, and exactly that (design section 8).
+
+The coordinator serves the trunk, so a float32 embedding phi = relu(W x + b) is a system of equations about the patient
+that it can solve. Therefore the querier cuts each unit's range [0, bound] into 2**bits equal cells and sends the cells'
+numbers, packed: width * bits bits for a record, and no more can be learnt from them however clever the coordinator is.
+Both sides take a cell's centre for the embedding. The bounds come from the released trunk and the public schema alone,
+by interval arithmetic (Moore 1966), never from a record: a range taken from data would be a statistic of patients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from feddrm.contract.errors import MalformedError
+from feddrm.contract.plan import Plan
+from feddrm.contract.schema import Column, Numeric, Schema
+from feddrm.method.layout import embedding_width, layout_of
+from feddrm.method.update import Tensors, part_hash
+
+_LARGEST: Final = float(np.finfo(np.float32).max)
+
+Floats = npt.NDArray[np.float64]
+
+
+def query_bits(plan: Plan) -> int:
+    """The most that one query tells the coordinator about a record, in bits."""
+    return embedding_width(plan) * plan.queries.embedding_bits
+
+
+def unit_bounds(plan: Plan, trunk: Tensors) -> Floats:
+    """Upper bounds float64[last hidden width] of phi over all records that the plan's schema allows.
+
+    Tight for one hidden layer; later layers add up what their inputs cannot reach all at once.
+
+    Args:
+        plan: gives the schema and the number of layers.
+        trunk: float32 tensors of its layout.
+
+    Raises:
+        MalformedError: the tensors are not those of the plan's layout, or not finite.
+    """
+    part_hash(layout_of(plan), "trunk", trunk)
+    low, high = _after_features(plan.schema_, trunk["trunk.0.weight"].astype(np.float64))
+    for layer in range(len(plan.model.hidden)):
+        bias = trunk[f"trunk.{layer}.bias"].astype(np.float64)
+        if layer:
+            weight = trunk[f"trunk.{layer}.weight"].astype(np.float64)
+            up, down = np.maximum(weight, 0.0), np.minimum(weight, 0.0)
+            low, high = up @ low + down @ high, up @ high + down @ low
+        low, high = np.maximum(low + bias, 0.0), np.maximum(high + bias, 0.0)
+    # An embedding is float32, so no larger value exists; weights saturate at 2**29 and cannot overflow float64 above.
+    return np.minimum(high, _LARGEST)
+
+
+def _after_features(schema: Schema, weight: Floats) -> tuple[Floats, Floats]:
+    """Least and greatest W x, float64[units] each: columns are independent, so their extremes add up."""
+    low, high = np.zeros(len(weight)), np.zeros(len(weight))
+    offset = 0
+    for column in schema.columns:
+        choices = np.stack(list(_choices(column, weight[:, offset : offset + column.width].T)))
+        low += choices.min(axis=0)
+        high += choices.max(axis=0)
+        offset += column.width
+    return low, high
+
+
+def _choices(column: Column, rows: Floats) -> Iterator[Floats]:
+    """What one column can add to W x at its extremes, given its features' weights float64[features, units]."""
+    values, indicator = (rows[:-1], rows[-1]) if column.missing_indicator else (rows, np.zeros(rows.shape[1]))
+    yield from values
+    if isinstance(column, Numeric):
+        yield from -values
+    if column.missing:
+        yield indicator
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The cells of a release's embeddings.
+
+    Args:
+        bounds: float64[d], finite and not negative.
+        bits: for each coordinate, 1 to 16.
+    """
+
+    bounds: Floats = field(repr=False)
+    bits: int
+
+    def __post_init__(self) -> None:
+        finite = bool(np.isfinite(self.bounds).all() and (self.bounds >= 0).all())
+        if self.bounds.ndim != 1 or not self.bounds.size or not finite or not 1 <= self.bits <= 16:
+            raise ValueError("a grid has finite bounds that are not negative and 1 to 16 bits")
+
+    @classmethod
+    def of(cls, plan: Plan, trunk: Tensors) -> Self:
+        """The grid that a plan and a trunk fix; the coordinator and every querier derive the same one.
+
+        Raises:
+            MalformedError: the tensors are not those of the plan's layout, or not finite.
+        """
+        return cls(unit_bounds(plan, trunk), plan.queries.embedding_bits)
+
+    @property
+    def width(self) -> int:
+        """Length of an embedding."""
+        return len(self.bounds)
+
+    @property
+    def code_bytes(self) -> int:
+        """Length of a packed code."""
+        return -(-self.width * self.bits // 8)
+
+    def encode(self, phi: npt.NDArray[np.float32]) -> tuple[bytes, ...]:
+        """Packed codes of n embeddings: cell numbers, most significant bit first, zeros up to a whole byte.
+
+        Args:
+            phi: float32[n, d].
+
+        Raises:
+            MalformedError: phi is not finite float32[n, d].
+        """
+        if phi.ndim != 2 or phi.shape[1] != self.width or phi.dtype != np.float32 or not np.isfinite(phi).all():
+            raise MalformedError(f"An embedding is a row of {self.width} finite float32 values.")
+        cell = self._cell
+        # A unit that no record can move has one value; whatever it is divided by, its cell tells nothing.
+        numbers = np.floor(phi / np.where(cell > 0, cell, 1.0))
+        cells = np.clip(numbers, 0, (1 << self.bits) - 1).astype(np.int64)
+        ones = (cells[:, :, None] >> np.arange(self.bits)[::-1]) & 1
+        packed = np.packbits(ones.astype(np.uint8).reshape(len(phi), -1), axis=1)
+        return tuple(row.tobytes() for row in packed)
+
+    def decode(self, codes: Sequence[bytes]) -> npt.NDArray[np.float32]:
+        """The centres float32[n, d] of the cells that n packed codes name.
+
+        Raises:
+            MalformedError: a code has another length than `code_bytes`, or carries more than the code.
+        """
+        if any(len(code) != self.code_bytes for code in codes):
+            raise MalformedError(f"A code of this release has {self.code_bytes} bytes.")
+        rows = np.frombuffer(b"".join(codes), dtype=np.uint8).reshape(len(codes), self.code_bytes)
+        ones = np.unpackbits(rows, axis=1)
+        used = self.width * self.bits
+        if ones[:, used:].any():
+            raise MalformedError("A code has bits set beyond its end.")
+        digits = ones[:, :used].reshape(len(codes), self.width, self.bits).astype(np.int64)
+        cells = digits @ (1 << np.arange(self.bits)[::-1])
+        centres: npt.NDArray[np.float32] = ((cells + 0.5) * self._cell).astype(np.float32)
+        return centres
+
+    @property
+    def _cell(self) -> Floats:
+        return self.bounds / (1 << self.bits)
