@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from privacy.errors import LedgerCorrupt
 from privacy.events import Event
-from privacy.leaves import Abort, Commit, Leaf, Plan, Release, Reserve
+from privacy.leaves import Abort, Caps, Commit, Dataset, Key, Leaf, Plan, Release, Reserve
+
+_SLACK: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,29 @@ class LifeSpend:
         return LifeSpend(
             self.epsilon + terms.epsilon, self.epsilon_alone + terms.epsilon_alone, self.delta + terms.delta
         )
+
+
+def over_caps(terms: Plan, life: LifeSpend, caps: Caps) -> tuple[str, float, float] | None:
+    """The first of a job's figures that passes its cap, as (what it is, figure, cap), or None.
+
+    Args:
+        terms: of the job.
+        life: all allocations, the job's among them.
+        caps: the limits that count.
+    """
+    figures = (
+        ("epsilon of the job", terms.epsilon, caps.job_epsilon),
+        ("epsilon of the job without secure aggregation", terms.epsilon_alone, caps.job_epsilon_alone),
+        ("delta of the job", terms.delta, caps.job_delta),
+        ("epsilon for life", life.epsilon, caps.life_epsilon),
+        ("epsilon for life without secure aggregation", life.epsilon_alone, caps.life_epsilon_alone),
+        ("delta for life", life.delta, caps.life_delta),
+    )
+    for what, value, cap in figures:
+        # Not (value > cap), so that a NaN is over; the slack forgives the last digits of a sum only.
+        if not value <= cap * (1 + _SLACK):
+            return what, value, cap
+    return None
 
 
 @dataclass(slots=True)
@@ -75,10 +101,11 @@ class Job:
 class Account:
     """A replay of leaves. A reservation without an end counts as fully spent, since nothing here takes it back."""
 
-    __slots__ = ("jobs",)
+    __slots__ = ("datasets", "jobs")
 
     def __init__(self) -> None:
         self.jobs: dict[bytes, Job] = {}
+        self.datasets: dict[bytes, Dataset] = {}
 
     def apply(self, number: int, leaf: Leaf) -> None:
         """Take leaf `number` into account.
@@ -86,7 +113,12 @@ class Account:
         Raises:
             LedgerCorrupt: it contradicts the leaves before it.
         """
-        if isinstance(leaf, Plan):
+        if isinstance(leaf, Key):
+            if number:
+                raise LedgerCorrupt(f"leaf {number} names a key, which only the first leaf does")
+        elif isinstance(leaf, Dataset):
+            self.datasets[leaf.plan] = leaf
+        elif isinstance(leaf, Plan):
             if leaf.plan in self.jobs:
                 raise LedgerCorrupt(f"leaf {number} opens a job a second time")
             self.jobs[leaf.plan] = Job(number, leaf)
@@ -94,6 +126,10 @@ class Account:
             job = self._job(number, leaf.plan)
             if job.closed is not None or (leaf.stage, leaf.round) in job.rounds:
                 raise LedgerCorrupt(f"leaf {number} charges a round a second time, or of a job that has ended")
+            if job.rounds and next(reversed(job.rounds)) > (leaf.stage, leaf.round):
+                raise LedgerCorrupt(f"leaf {number} charges a round after a later one")
+            if leaf.plan not in self.datasets:
+                raise LedgerCorrupt(f"leaf {number} charges a round before a DATASET leaf says what its job reads")
             place = Reservation(number, leaf.plan, leaf.stage, leaf.round)
             job.rounds[leaf.stage, leaf.round] = Round(place, leaf.event)
         elif isinstance(leaf, Abort) and leaf.ends_job:

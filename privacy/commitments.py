@@ -12,6 +12,7 @@ from hashlib import sha256
 from privacy import labels
 
 KEY_BYTES = 32
+NONCE_BYTES = 32
 
 
 def commit_update(key: bytes, plan: bytes, stage: int, round: int, update: bytes) -> bytes:  # noqa: A002
@@ -24,13 +25,21 @@ def commit_update(key: bytes, plan: bytes, stage: int, round: int, update: bytes
     return _commit(key, labels.UPDATE_COMMITMENT, plan, place, update)
 
 
-def commit_dataset(key: bytes, data: bytes) -> bytes:
+def commit_dataset(key: bytes, data: bytes, nonce: bytes) -> bytes:
     """Commit to the bytes of a data set: 32 bytes. The length of `data` does not show.
 
+    Args:
+        key: the hospital's commitment key (32 bytes).
+        data: the records, or a hash of them.
+        nonce: 32 fresh random bytes, or two readings of the same data would show that nothing had changed. Whoever
+            is to open the commitment one day keeps them.
+
     Raises:
-        ValueError: wrong key length.
+        ValueError: wrong length of key or nonce.
     """
-    return _commit(key, labels.DATASET_COMMITMENT, data)
+    if len(nonce) != NONCE_BYTES:
+        raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
+    return _commit(key, labels.DATASET_COMMITMENT, nonce, data)
 
 
 def _commit(key: bytes, label: bytes, *parts: bytes) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
+from privacy.accounting import MINIMUM_DELTA
 from privacy.errors import MalformedError
 
 HOUR_FORMAT: Final = "%Y-%m-%dT%H:00:00Z"
@@ -67,10 +68,17 @@ def real(value: object) -> float:
 
 
 def delta(value: object) -> float:
-    """A number strictly between 0 and 1."""
-    if not 0 < (result := real(value)) < 1:
-        raise MalformedError("delta is between 0 and 1")
+    """A number from `accounting.MINIMUM_DELTA` to below 1."""
+    if not MINIMUM_DELTA <= (result := real(value)) < 1:
+        raise MalformedError(f"delta is at least {MINIMUM_DELTA:g} and below 1")
     return result
+
+
+def column(value: object) -> str:
+    """The name of a column as a plan's schema may give it."""
+    if not isinstance(value, str) or not 1 <= len(value) <= 128 or not value.isprintable() or value != value.strip():
+        raise MalformedError("a column's name has 1 to 128 printable characters, without blanks around it")
+    return value
 
 
 def exactly(text: str) -> Callable[[object], str]:

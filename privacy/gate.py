@@ -12,9 +12,8 @@ whole allocation even when it stops early, since when it stops may depend on wha
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
-from privacy.account import Account, LifeSpend, Reservation, Round
+from privacy.account import Account, LifeSpend, Reservation, Round, over_caps
 from privacy.accounting import Epsilon, claim, epsilon, epsilon_alone
 from privacy.errors import BudgetRefused, GateError
 from privacy.events import Event, canonical, covers
@@ -22,8 +21,6 @@ from privacy.leaves import Abort, AbortReason, Caps, Commit, Dataset, Leaf, Plan
 from privacy.ledger import Ledger
 
 __all__ = ["AbortReason", "Caps", "Gate", "LifeSpend", "Reservation"]
-
-_SLACK: Final = 1e-12
 
 
 class Gate:
@@ -77,18 +74,29 @@ class Gate:
 
     # What may be done.
 
-    def record_dataset(self, commitment: bytes, schema: bytes, *, now_ms: int) -> int:
-        """Write a DATASET leaf, unless the newest one says the same; returns its number.
+    def set_caps(self, caps: Caps) -> None:
+        """Let the hospital's changed limits count from the next `open_job` and `reserve` on."""
+        self._caps = caps
+
+    def record_dataset(
+        self, plan: bytes, commitment: bytes, schema: bytes, *, patient: str, public_size: int, now_ms: int
+    ) -> int:
+        """Write a DATASET leaf, at every call and whatever it says; returns its number.
 
         Spend never depends on it: a data set that grows, is copied or is split again keeps what was charged.
+
+        Args:
+            plan: hash of the plan for which the records were read.
+            commitment: to the records, with a fresh nonce (privacy.commitments).
+            schema: hash of the plan's schema.
+            patient: the hospital's patient column.
+            public_size: the hospital's public approximate size.
+            now_ms: milliseconds since the epoch.
+
+        Raises:
+            MalformedError: a value that no leaf may hold.
         """
-        leaf = Dataset(commitment, schema)
-        for number, record in reversed(list(enumerate(self._ledger.leaves()))):
-            if isinstance(record.leaf, Dataset):
-                if record.leaf == leaf:
-                    return number
-                break
-        return self._write(leaf, now_ms)
+        return self._write(Dataset(plan, commitment, schema, patient, public_size), now_ms)
 
     def open_job(
         self, plan: bytes, name: str, delta: float, events: Iterable[Event], *, now_ms: int, code: str = "unknown"
@@ -152,11 +160,14 @@ class Gate:
 
         Raises:
             BudgetRefused: no such open job, charged before or out of order, another round is unresolved, too many
-                rounds without a release, more than the plan's events, or a cap (lowered since, perhaps) is passed.
+                rounds without a release, more than the plan's events, a cap (lowered since, perhaps) is passed, or
+                no DATASET leaf says what the job reads.
         """
         job = self._account.jobs.get(plan)
         if job is None or job.closed is not None:
             raise BudgetRefused("the round belongs to no job that is open in this ledger")
+        if plan not in self._account.datasets:
+            raise BudgetRefused("no DATASET leaf names the records of this job")
         if (stage, round) in job.rounds:
             raise BudgetRefused(f"round {round} of stage {stage} has been charged already")
         if any(place > (stage, round) for place in job.rounds):
@@ -240,18 +251,10 @@ class Gate:
         return self._write(Abort(plan, 0, 0, reason), now_ms)
 
     def _check_caps(self, terms: Plan, life: LifeSpend) -> None:
-        caps = self._caps
-        figures = (
-            ("epsilon of the job", terms.epsilon, caps.job_epsilon),
-            ("epsilon of the job without secure aggregation", terms.epsilon_alone, caps.job_epsilon_alone),
-            ("epsilon for life", life.epsilon, caps.life_epsilon),
-            ("epsilon for life without secure aggregation", life.epsilon_alone, caps.life_epsilon_alone),
-            ("delta for life", life.delta, caps.life_delta),
-        )
-        for what, value, cap in figures:
-            # Not (value > cap), so that a NaN is refused; the slack forgives the last digits of a sum only.
-            if not value <= cap * (1 + _SLACK):
-                raise BudgetRefused(f"the {what} would be {value:.6g}, above the hospital's cap of {cap:.6g}")
+        excess = over_caps(terms, life, self._caps)
+        if excess is not None:
+            what, value, cap = excess
+            raise BudgetRefused(f"the {what} would be {value:.6g}, above the hospital's cap of {cap:.6g}")
 
     def _entry(self, plan: bytes, stage: int, round: int) -> Round:  # noqa: A002
         entry = self._account.find(plan, stage, round)

@@ -1,7 +1,8 @@
 """What a ledger may hold: whitelisted leaf types as canonical JSON, each with exactly its fields.
 
 Never here: seeds, exact counts, batch sizes, losses, norms (design section 7). Times are whole hours, reasons are
-words of a fixed list, and nothing is free text, so that no leaf can carry what it should not.
+words of a fixed list, and nothing is free text but the column name that the signed plan fixes, so that no leaf can
+carry what it should not.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Caps:
 
     job_epsilon: float
     job_epsilon_alone: float
+    job_delta: float
     life_epsilon: float
     life_epsilon_alone: float
     life_delta: float
@@ -50,6 +52,7 @@ class Caps:
         reals = (
             self.job_epsilon,
             self.job_epsilon_alone,
+            self.job_delta,
             self.life_epsilon,
             self.life_epsilon_alone,
             self.life_delta,
@@ -69,11 +72,23 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The data that the hospital will train on from here, by commitment, and the hash of its schema."""
+    """The records that were read for a job, by commitment. Written at every reading, whatever was read: if it were
+    left out for unchanged data, the number of leaves would tell whether the data had changed.
+
+    Args:
+        plan: hash of the plan for which they were read; every job has such a leaf before its first RESERVE.
+        commitment: `privacy.commitments.commit_dataset`, with a fresh nonce.
+        schema: hash of the plan's schema.
+        patient: name of the column that says whose a record is: the unit of privacy, fixed for the ledger's life.
+        public_size: the public approximate number of patients, fixed likewise; never a count of these records.
+    """
 
     TYPE: ClassVar = "DATASET"
+    plan: bytes
     commitment: bytes
     schema: bytes
+    patient: str
+    public_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +257,13 @@ _PLACE: Final[dict[str, Callable[[object], Any]]] = {
 }
 _FIELDS: Final[dict[type[Leaf], dict[str, Callable[[object], Any]]]] = {
     Key: {"origin": fields.origin, "key": fields.digest},
-    Dataset: {"commitment": fields.digest, "schema": fields.digest},
+    Dataset: {
+        "plan": fields.digest,
+        "commitment": fields.digest,
+        "schema": fields.digest,
+        "patient": fields.column,
+        "public_size": fields.positive,
+    },
     Plan: {
         "plan": fields.digest,
         "name": fields.name,

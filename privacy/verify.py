@@ -7,43 +7,22 @@ noise was drawn at all (design section 7).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from typing import Final
 
-from privacy.account import Account, Job
+from privacy.account import Account, Job, over_caps
 from privacy.accounting import Epsilon, epsilon, epsilon_alone
+from privacy.checks import Check, PlanTerms
 from privacy.errors import LedgerCorrupt, MalformedError
-from privacy.events import Event, canonical, covers
+from privacy.events import Event, covers
+from privacy.history import Place, Published, check_caps_history, check_datasets, check_models, check_published
 from privacy.leaves import Key, Plan, Record, Reserve
 from privacy.merkle import Tree
 from privacy.note import Head, InvalidNoteError, open_head
 
-_SLACK = 1e-12
+__all__ = ["Check", "PlanTerms", "verify_log"]
 
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check's result. `leaf` is the number of the leaf at fault. `note`: nothing failed, but the reader should
-    know what was not checked."""
-
-    name: str
-    passed: bool
-    leaf: int | None
-    message: str
-    note: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PlanTerms:
-    """What a *verified* signed plan implies: its name and delta, and for each stage one round's event and the number
-    of rounds."""
-
-    name: str
-    delta: float
-    stages: Mapping[int, tuple[Event, int]]
-
-    def events(self) -> tuple[Event, ...]:
-        """Everything that one patient may undergo in the completed job."""
-        return canonical(replace(event, steps=event.steps * rounds) for event, rounds in self.stages.values() if rounds)
+_NOTHING: Final[Mapping[Place, int]] = {}
+_NOWHERE: Final[Mapping[Place, Published]] = {}
 
 
 def verify_log(
@@ -54,6 +33,8 @@ def verify_log(
     head: bytes,
     plans: Mapping[bytes, PlanTerms],
     witnessed: Mapping[str, bytes],
+    elsewhere: Mapping[Place, Published] = _NOWHERE,
+    contested: Mapping[Place, int] = _NOTHING,
 ) -> tuple[Check, ...]:
     """Verify one hospital's ledger.
 
@@ -64,6 +45,8 @@ def verify_log(
         head: the exported signed note.
         plans: by plan hash, the terms of plans whose signature has been verified.
         witnessed: by witness, the newest head of *this* log which that peer holds (signed notes).
+        elsewhere: what most of the ledgers at hand say was published.
+        contested: rounds of which they say different things without a majority, and how many.
 
     Returns:
         All results in order; the checks of leaves are left out when leaves cannot be read.
@@ -80,7 +63,15 @@ def verify_log(
     checks.append(Check("leaves", True, None, f"{len(leaves)} leaves, all of a known type and canonical"))
     checks.append(_check_key(origin, key, records))
     checks.append(_check_times(records))
-    return (*checks, *_check_budget(records, plans))
+    said = [record.leaf for record in records]
+    return (
+        *checks,
+        *_check_budget(records, plans),
+        *check_datasets(said, plans),
+        *check_caps_history(said),
+        *check_models(said, plans, elsewhere),
+        *check_published(said, elsewhere, contested),
+    )
 
 
 def _check_tree(origin: str, key: bytes, tree: Tree, note: bytes) -> Iterator[Check]:
@@ -160,7 +151,8 @@ def _check_budget(records: list[Record], plans: Mapping[bytes, PlanTerms]) -> It
         if isinstance(leaf, Plan):
             yield _check_plan(number, leaf, plans.get(leaf.plan))
             yield _check_caps(number, leaf, account)
-    yield Check("order", True, None, "every COMMIT has its RESERVE, every RELEASE its COMMIT, no round ends twice")
+    message = "rounds rise, each RESERVE has its DATASET, COMMIT its RESERVE, RELEASE its COMMIT, and none ends twice"
+    yield Check("order", True, None, message)
     yield from faults
     if not faults:
         yield Check("reservations", True, None, "every charged round costs what its signed plan says")
@@ -198,19 +190,14 @@ def _check_reserve(number: int, leaf: Reserve, account: Account, terms: PlanTerm
 
 def _check_caps(number: int, leaf: Plan, account: Account) -> Check:
     caps, life = leaf.caps, account.life()
-    figures = (
-        ("epsilon of the job", leaf.epsilon, caps.job_epsilon),
-        ("epsilon of the job without secure aggregation", leaf.epsilon_alone, caps.job_epsilon_alone),
-        ("epsilon for life", life.epsilon, caps.life_epsilon),
-        ("epsilon for life without secure aggregation", life.epsilon_alone, caps.life_epsilon_alone),
-        ("delta for life", life.delta, caps.life_delta),
-    )
-    for what, value, cap in figures:
-        if not value <= cap * (1 + _SLACK):
-            return Check("caps", False, number, f"the {what} is {value:.6g}, above the hospital's cap of {cap:.6g}")
+    excess = over_caps(leaf, life, caps)
+    if excess is not None:
+        what, value, cap = excess
+        return Check("caps", False, number, f"the {what} is {value:.6g}, above the hospital's cap of {cap:.6g}")
     message = (
-        f"job {leaf.name}: epsilon {leaf.epsilon:.6g} of {caps.job_epsilon:.6g}, for life {life.epsilon:.6g} of "
-        f"{caps.life_epsilon:.6g}, delta {life.delta:.3g} of {caps.life_delta:.3g}"
+        f"job {leaf.name}: epsilon {leaf.epsilon:.6g} of {caps.job_epsilon:.6g}, delta {leaf.delta:.3g} of "
+        f"{caps.job_delta:.3g}; for life epsilon {life.epsilon:.6g} of {caps.life_epsilon:.6g}, delta {life.delta:.3g} "
+        f"of {caps.life_delta:.3g}"
     )
     return Check("caps", True, number, message)
 
@@ -229,7 +216,11 @@ def _check_epsilon(job: Job, signed: PlanTerms | None) -> Iterator[Check]:
         ("without it", terms.epsilon_alone, epsilon_alone),
     )
     for how, claimed, recompute in claims:
-        whole, now = recompute(terms.events, terms.delta), recompute(spent, terms.delta)
+        try:
+            whole, now = recompute(terms.events, terms.delta), recompute(spent, terms.delta)
+        except (ValueError, ArithmeticError) as error:
+            yield Check("epsilon", False, job.leaf, f"job {terms.name}, {how}: cannot be recomputed ({error})")
+            continue
         passed = claimed >= max(whole.pld, now.pld)
         message = (
             f"job {terms.name}, {how}: {len(spent)} rounds spent {now.pld:.6f} (RDP {now.rdp:.6f}), the whole job "

@@ -71,6 +71,7 @@ def check_proof(
     stage: int,
     round: int,  # noqa: A002
     event: Event,
+    model: bytes,
 ) -> bytes:
     """Check a peer's proof; returns the head to witness from now on (a signed note, with that one signature).
 
@@ -83,6 +84,7 @@ def check_proof(
         stage: of the announced round.
         round: of the announced round.
         event: what the signed plan says that this round costs.
+        model: hash of the model that the announcement names (32 bytes).
 
     Raises:
         ForkFault: another head of the size that was witnessed, or of a size that was: its evidence convinces anybody.
@@ -97,10 +99,12 @@ def check_proof(
     reserves = {
         number
         for number, leaf in leaves.items()
-        if isinstance(leaf, Reserve) and (leaf.plan, leaf.stage, leaf.round, leaf.event) == (plan, stage, round, event)
+        if isinstance(leaf, Reserve) and leaf == Reserve(plan, stage, round, event, model)
     }
     if not reserves:
-        raise LedgerFault(f"{origin} does not show that it charged this round as the plan says", proof)
+        raise LedgerFault(
+            f"{origin} does not show that it charged this round, from the announced model, as the plan says", proof
+        )
     if not any(
         isinstance(leaf, Commit)
         and (leaf.plan, leaf.stage, leaf.round) == (plan, stage, round)

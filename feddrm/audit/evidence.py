@@ -7,6 +7,7 @@ operator signed it; a witnessed head counts if the hospital itself signed it.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,18 @@ from feddrm.contract.errors import FeddrmError, InputError, VerificationError
 from feddrm.contract.files import read_bounded
 from feddrm.contract.fingerprint import normalise_fingerprint
 from feddrm.contract.kit import FederationRoot, load_federation_root
+from feddrm.contract.release import schema_hash
 from feddrm.contract.roster import Roster, verify_roster
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan, verify_plan
+from feddrm.method.layout import initial_model, layout_of
+from feddrm.method.update import model_hash
 from privacy.account import LifeSpend
 from privacy.bundle import MAXIMUM_BUNDLE, Bundle, parse_bundle
 from privacy.errors import MalformedError
-from privacy.leaves import Record
+from privacy.history import Place, Published, published
+from privacy.leaves import Leaf, Record
+from privacy.merkle import Tree
 from privacy.note import open_head
 from privacy.summary import JobSummary, summarise
 from privacy.verify import Check, PlanTerms, verify_log
@@ -32,6 +38,8 @@ from privacy.verify import Check, PlanTerms, verify_log
 SELF: Final = "another export"
 # After these failures there is nothing that could be summed up.
 _NO_FIGURES: Final = frozenset({"leaves", "order", "plan", "reservations"})
+
+Plans = dict[bytes, PlanTerms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +109,25 @@ def judge(anchor: FederationRoot, exhibits: Sequence[Exhibit]) -> tuple[Verdict,
     """Verify all bundles together; each one's peers are the witnesses of its ledger."""
     rosters: list[Roster | str] = [_roster(anchor, exhibit) for exhibit in exhibits]
     believed = sorted((r for r in rosters if isinstance(r, Roster)), key=lambda r: r.version, reverse=True)
-    return tuple(
-        _judge(anchor, exhibit, roster, believed, exhibits) for exhibit, roster in zip(exhibits, rosters, strict=True)
-    )
+    agreed, contested = _published(exhibits, believed)
+    court = _Court(anchor, believed, exhibits, agreed, contested, {})
+    return tuple(_judge(court, exhibit, roster) for exhibit, roster in zip(exhibits, rosters, strict=True))
 
 
-def _judge(
-    anchor: FederationRoot,
-    exhibit: Exhibit,
-    own: Roster | str,
-    believed: Sequence[Roster],
-    exhibits: Sequence[Exhibit],
-) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class _Court:
+    """What all bundles are judged by: trusted rosters, what the bundles say together, and plans judged before."""
+
+    anchor: FederationRoot
+    believed: Sequence[Roster]
+    exhibits: Sequence[Exhibit]
+    agreed: Mapping[Place, Published]
+    contested: Mapping[Place, int]
+    terms: Plans
+
+
+def _judge(court: _Court, exhibit: Exhibit, own: Roster | str) -> Verdict:
+    anchor, believed, exhibits = court.anchor, court.believed, court.exhibits
     bundle, checks = exhibit.bundle, []
     if isinstance(own, str):
         checks.append(Check("roster", False, None, own))
@@ -125,7 +140,7 @@ def _judge(
     if key is None:
         checks.append(Check("roster", False, None, f"no roster signed by the operator lists {exhibit.silo}"))
         return Verdict(exhibit, tuple(checks), (), None)
-    plans, faults = _plans(anchor, exhibit)
+    plans, faults = _plans(court, exhibit)
     checks += faults
     checks += verify_log(
         origin=bundle.origin,
@@ -134,11 +149,52 @@ def _judge(
         head=bundle.head,
         plans=plans,
         witnessed=_witnessed(exhibit, key, exhibits),
+        elsewhere=court.agreed,
+        contested=court.contested,
     )
     if any(not check.passed and check.name in _NO_FIGURES for check in checks):
         return Verdict(exhibit, tuple(checks), (), None)
-    jobs, life = summarise(Record.decode(body).leaf for body in bundle.leaves)
+    try:
+        jobs, life = summarise(Record.decode(body).leaf for body in bundle.leaves)
+    except (ValueError, ArithmeticError) as error:
+        checks.append(Check("epsilon", False, None, f"the figures cannot be computed: {error}"))
+        return Verdict(exhibit, tuple(checks), (), None)
     return Verdict(exhibit, tuple(checks), jobs, life)
+
+
+def _published(
+    exhibits: Sequence[Exhibit], believed: Sequence[Roster]
+) -> tuple[dict[Place, Published], dict[Place, int]]:
+    """What more than half of the ledgers that speak of a round say of it; and rounds without such a majority.
+
+    One voice a hospital, however many bundles there are of it, and only of ledgers that it signed.
+    """
+    said: defaultdict[Place, dict[str, Published]] = defaultdict(dict)
+    for exhibit in exhibits:
+        for place, one in published(_signed_leaves(exhibit, believed)).items():
+            said[place][exhibit.bundle.origin] = one
+    agreed, contested = {}, {}
+    for place, voices in said.items():
+        counts = Counter(voices.values())
+        most, count = counts.most_common(1)[0]
+        if 2 * count > len(voices):
+            agreed[place] = most
+        else:
+            contested[place] = len(counts)
+    return agreed, contested
+
+
+def _signed_leaves(exhibit: Exhibit, believed: Sequence[Roster]) -> list[Leaf]:
+    bundle, key = exhibit.bundle, _identity(exhibit.silo, believed)
+    if key is None:
+        return []
+    try:
+        head, tree = open_head(bundle.head, bundle.origin, key), Tree(bundle.leaves)
+        if (head.size, head.root) != (tree.size, tree.root()):
+            return []
+        return [Record.decode(body).leaf for body in bundle.leaves]
+    except MalformedError:
+        return []
 
 
 def _roster(anchor: FederationRoot, exhibit: Exhibit) -> Roster | str:
@@ -158,25 +214,35 @@ def _identity(silo: str, believed: Sequence[Roster]) -> bytes | None:
     return None
 
 
-def _plans(anchor: FederationRoot, exhibit: Exhibit) -> tuple[dict[bytes, PlanTerms], list[Check]]:
-    plans, faults = {}, []
+def _plans(court: _Court, exhibit: Exhibit) -> tuple[Plans, list[Check]]:
+    anchor, faults = court.anchor, []
+    plans: Plans = {}
     for number, text in enumerate(exhibit.bundle.plans, start=1):
         try:
             signed = verify_plan(Signed.from_json(text), federation=anchor.federation, operator=anchor.operator)
             if exhibit.silo not in signed.plan.silos:
                 raise VerificationError(f"The plan {signed.plan.name} does not name {exhibit.silo}.")
-            plans[signed.hash] = _terms(signed)
+            if signed.hash not in court.terms:
+                court.terms[signed.hash] = _terms(signed)
+            plans[signed.hash] = court.terms[signed.hash]
         except FeddrmError as error:
             faults.append(Check("plan", False, None, f"plan {number} of the bundle: {error.message}"))
-        except ValueError as error:
+        except (ValueError, ArithmeticError) as error:
             faults.append(Check("plan", False, None, f"plan {number} of the bundle cannot be accounted: {error}"))
     return plans, faults
 
 
 def _terms(signed: SignedPlan) -> PlanTerms:
-    cost = charge(signed.plan)
-    stages = {STAGE_TRAIN: (cost.round_event, signed.plan.training.rounds)} if cost.round_event else {}
-    return PlanTerms(signed.plan.name, cost.delta, stages)
+    plan, cost = signed.plan, charge(signed.plan)
+    stages = {STAGE_TRAIN: (cost.round_event, plan.training.rounds)} if cost.round_event else {}
+    return PlanTerms(
+        name=plan.name,
+        delta=cost.delta,
+        stages=stages,
+        patient=plan.schema_.patient,
+        schema=schema_hash(plan),
+        initial={STAGE_TRAIN: model_hash(initial_model(layout_of(plan), signed.hash))},
+    )
 
 
 def _witnessed(exhibit: Exhibit, key: bytes, exhibits: Sequence[Exhibit]) -> Mapping[str, bytes]:

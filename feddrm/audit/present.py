@@ -127,7 +127,10 @@ def _describe(leaf: Leaf) -> str:
         case Key():
             return f"{leaf.origin} signs with {leaf.key.hex()[:16]}…"
         case Dataset():
-            return f"data {leaf.commitment.hex()[:16]}… by schema {leaf.schema.hex()[:16]}…"
+            return (
+                f"data {leaf.commitment.hex()[:16]}… read for plan {leaf.plan.hex()[:16]}…, patients by column "
+                f"{leaf.patient}, about {leaf.public_size}"
+            )
         case Plan():
             return (
                 f"job {leaf.name} (plan {leaf.plan.hex()[:16]}…): epsilon {leaf.epsilon:.6g}, without secure "

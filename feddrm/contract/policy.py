@@ -12,7 +12,7 @@ from feddrm.contract.plan import MAXIMUM_SILOS, Plan
 
 POLICY_FILE: Final = "policy.toml"
 
-Epsilon = Annotated[float, Field(ge=0, le=1e6)]
+Epsilon = Annotated[float, Field(ge=0, lt=1e6)]
 Delta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -140,6 +140,11 @@ DATA_TEMPLATE: Final = """\
 
 # The table, relative to this directory or absolute:
 # records = "records.csv"
+
+# The column that says whose a record is. The patient is what privacy protects, so the hospital names the column: a plan
+# with another one is declined before anything is read. One patient must have one spelling, since ids are compared as
+# text, exactly, without the blanks around them: 007 and 7 are two patients.
+# patient = "patient_id"
 
 # Approximate number of patients, from a public fact (an annual report), never counted from the table itself:
 # whoever sees the model's steps may learn it. It is fixed for this hospital's life at its first use.

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from feddrm.contract.names import Document
 
+
+def _check_column(name: str) -> str:
+    # Header cells are read without the blanks around them, and names are shown and entered into ledgers.
+    if not name.isprintable() or name != name.strip():
+        raise ValueError("a column's name must be printable, without blanks around it")
+    return name
+
+
 Marker = Annotated[str, Field(max_length=64)]
-ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
+ColumnName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_check_column)]
+# Far from overflow, so that differences of two stay finite.
+Bound = Annotated[float, Field(ge=-1e30, le=1e30)]
+SMALLEST_SPAN = 1e-30
 
 
 class Numeric(Document):
@@ -24,8 +35,8 @@ class Numeric(Document):
 
     kind: Literal["numeric"]
     name: ColumnName
-    lower: float
-    upper: float
+    lower: Bound
+    upper: Bound
     missing: tuple[Marker, ...] = ("",)
     missing_indicator: bool = True
 
@@ -33,6 +44,8 @@ class Numeric(Document):
     def _ordered(self) -> Self:
         if not self.lower < self.upper:
             raise ValueError(f"column {self.name}: lower must be below upper")
+        if self.upper - self.lower < SMALLEST_SPAN:
+            raise ValueError(f"column {self.name}: lower and upper are too close")
         return self
 
     @property
@@ -49,7 +62,7 @@ class Binned(Document):
 
     kind: Literal["binned"]
     name: ColumnName
-    edges: Annotated[tuple[float, ...], Field(min_length=1, max_length=256)]
+    edges: Annotated[tuple[Bound, ...], Field(min_length=1, max_length=256)]
     missing: tuple[Marker, ...] = ("",)
     missing_indicator: bool = True
 
@@ -66,7 +79,10 @@ class Binned(Document):
 
 
 class Categorical(Document):
-    """A text value one-hot encoded by a public list of categories; an unlisted value is an input error.
+    """A text value one-hot encoded by a public list of categories.
+
+    An unlisted value is an input error where a person can mend it, and missing where a model is trained: whether
+    training goes on must not depend on it.
 
     Produces one feature a category, plus one missingness indicator when `missing_indicator`.
     """
@@ -100,7 +116,7 @@ class Threshold(Document):
     kind: Literal["threshold"]
     column: ColumnName
     operator: Literal[">", ">=", "<", "<="]
-    value: float
+    value: Bound
     labels: tuple[Marker, Marker]
 
     @property

@@ -14,16 +14,19 @@ from feddrm.contract.charge import charge
 from feddrm.contract.identity import MemberKeys, sign_sealing_key
 from feddrm.contract.kit import FederationRoot
 from feddrm.contract.plan import Plan
+from feddrm.contract.release import schema_hash
 from feddrm.contract.roster import Member, Roster, sign_roster
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan, sign_plan
+from feddrm.method.layout import initial_model, layout_of
+from feddrm.method.update import model_hash
 from privacy.bundle import export_bundle
 from privacy.gate import Caps, Gate
 from privacy.ledger import Ledger
 
 NOW = 1_800_000_000_000
 SILOS = ("a", "b", "c", "d")
-CAPS = Caps(3.0, 3.0, 10.0, 10.0, 1e-4, 3)
+CAPS = Caps(3.0, 3.0, 1e-5, 10.0, 10.0, 1e-4, 3)
 
 
 @dataclass
@@ -49,11 +52,31 @@ class Paper:
         assert cost.round_event is not None
         gate = self.gates[name]
         gate.open_job(self.plan.hash, self.plan.plan.name, cost.delta, cost.events, now_ms=NOW)
+        self.read(name, number=len(self.ledgers[name].bodies()))
         for number in numbers:
-            reservation = gate.reserve(self.plan.hash, 1, number, cost.round_event, model=bytes(32), now_ms=NOW)
+            reservation = gate.reserve(
+                self.plan.hash, 1, number, cost.round_event, model=self.model(number - 1), now_ms=NOW
+            )
             gate.commit(reservation, bytes([number]) * 32, now_ms=NOW)
             self.heads[self.ledgers[name].origin] = self.ledgers[name].head()
-            gate.release(self.plan.hash, 1, number, sum=bytes(32), model=bytes(32), now_ms=NOW)
+            gate.release(self.plan.hash, 1, number, sum=bytes(32), model=self.model(number), now_ms=NOW)
+
+    def read(self, name: str, number: int = 0, patient: str = "id") -> int:
+        """A DATASET leaf, as the agent writes one whenever it has read the records."""
+        return self.gates[name].record_dataset(
+            self.plan.hash,
+            number.to_bytes(32),
+            schema_hash(self.plan.plan),
+            patient=patient,
+            public_size=1000,
+            now_ms=NOW,
+        )
+
+    def model(self, number: int) -> bytes:
+        """The hash of the model after a round; 0: the initial one, which the plan fixes."""
+        if number:
+            return bytes([number]) * 32
+        return model_hash(initial_model(layout_of(self.plan.plan), self.plan.hash))
 
     def export(self, name: str, *, roster: Signed | None = None, plans: list[Signed] | None = None) -> Path:
         ledger = self.ledgers[name]

@@ -97,7 +97,7 @@ def test_a_single_bundle_verifies_and_says_what_was_not_checked(paper: Any, run:
 
 def test_a_forged_leaf_fails_with_its_meaning(paper: Any, run: Run) -> None:
     file = paper.export("a")
-    rewrite(file, lambda f: f["leaves"].__setitem__(2, f["leaves"][2].replace('"steps":5', '"steps":1')))
+    rewrite(file, lambda f: f["leaves"].__setitem__(3, f["leaves"][3].replace('"steps":5', '"steps":1')))
     code, out, _ = run("verify", file, "--root", paper.root)
     assert code == ExitCode.VERIFICATION
     assert "FAIL" in out
@@ -205,13 +205,65 @@ def test_two_exports_of_one_forked_ledger_fail(paper: Any, run: Run) -> None:
 
     rewrite(second, other)
     code, report = judged(run, first, second, "--root", paper.root)
-    assert (code, failures(report)) == (6, {("a", "witnesses")})
+    assert (code, failures(report)) == (6, {("a", "witnesses"), ("a", "published")})
+
+
+def test_a_hospital_that_says_another_model_than_the_others_is_found(paper: Any, run: Run) -> None:
+    """It re-signs, and its own leaves agree with one another: only the other ledgers contradict it."""
+    files = [paper.export(name) for name in paper.ledgers]
+
+    def other(fields: dict[str, Any]) -> None:
+        leaves = [leaf.replace(paper.model(2).hex(), "ee" * 32) for leaf in fields["leaves"]]
+        assert leaves != fields["leaves"]
+        reseal(fields, paper.keys["a"].identity, leaves)
+
+    rewrite(files[0], other)
+    assert judged(run, files[0], "--root", paper.root)[0] == 0
+    code, report = judged(run, *files, "--root", paper.root)
+    assert (code, failures(report)) == (6, {("a", "published"), ("a", "witnesses")})
+    # With one against one nobody can say which of them lies.
+    _, report = judged(run, *files[:2], "--root", paper.root)
+    assert {("a", "published"), ("b", "published")} <= failures(report)
+
+
+def test_a_bundle_that_its_hospital_never_signed_contradicts_nobody(paper: Any, run: Run) -> None:
+    forged, good = paper.export("a"), paper.export("b")
+    rewrite(forged, lambda f: f.update(leaves=[leaf.replace("02" * 32, "ee" * 32) for leaf in f["leaves"]]))
+    _, report = judged(run, forged, good, "--root", paper.root)
+    assert [ledger["verified"] for ledger in report["ledgers"]] == [False, True]
+
+
+def test_a_first_round_that_does_not_start_from_the_plan_s_model_is_found(paper: Any, run: Run) -> None:
+    file = paper.export("a")
+
+    def other(fields: dict[str, Any]) -> None:
+        leaves = [leaf.replace(paper.model(0).hex(), "ee" * 32) for leaf in fields["leaves"]]
+        assert leaves != fields["leaves"]
+        reseal(fields, paper.keys["a"].identity, leaves)
+
+    rewrite(file, other)
+    code, report = judged(run, file, "--root", paper.root)
+    assert (code, failures(report)) == (6, {("a", "models")})
+
+
+def test_a_patient_column_that_moves_to_the_visit_is_found_and_shown(paper: Any, run: Run) -> None:
+    code, out, _ = run("verify", paper.export("a"), "--root", paper.root)
+    assert code == 0
+    assert "the patient is what the column id says" in out
+    number = paper.read("a", patient="visit")
+    file = paper.export("a")
+    code, out, _ = run("verify", file, "--root", paper.root)
+    assert code == ExitCode.VERIFICATION
+    assert f"FAIL  leaf {number}" in out
+    assert "changed from id to visit" in out
+    assert "the signed plan says id" in out
+    assert "patients by column visit" in run("show", file)[1]
 
 
 def test_an_older_export_beside_a_newer_one_is_no_fork(paper: Any, run: Run) -> None:
     old = paper.path / "old.ledger"
     old.write_bytes(paper.export("a").read_bytes())
-    paper.gates["a"].record_dataset(bytes(32), bytes(32), now_ms=1_800_000_000_000)
+    paper.read("a")
     code, report = judged(run, old, paper.export("a"), "--root", paper.root)
     assert (code, failures(report)) == (0, set())
 
@@ -289,6 +341,36 @@ def test_an_unaccountable_plan_is_a_failed_check(paper: Any, run: Run) -> None:
     signed = sign(paper.operator, labels.PLAN, canonical_json(body))
     code, report = judged(run, paper.export("a", plans=[paper.plan.signed, signed]), "--root", paper.root)
     assert (code, failures(report)) == (6, {("a", "plan")})
+
+
+@pytest.mark.parametrize(
+    ("section", "changes"),
+    [
+        ("privacy", {"delta": 1e-15}),
+        ("privacy", {"delta": 5e-324}),
+        ("training", {"clip_norm": 1e-320}),
+        ("training", {"clip_norm": 1e308}),
+        ("training", {"learning_rate": 5e-324}),
+        ("secure_aggregation", {"clip": 1e308}),
+        ("secure_aggregation", {"clip": 5e-324}),
+    ],
+)
+def test_no_signed_plan_breaks_the_auditor(paper: Any, run: Run, section: str, changes: dict[str, float]) -> None:
+    body = json.loads(paper.plan.plan.body())
+    body[section] |= changes
+    signed = sign(paper.operator, labels.PLAN, canonical_json(body))
+    code, report = judged(run, paper.export("a", plans=[paper.plan.signed, signed]), "--root", paper.root)
+    assert (code, failures(report)) == (6, {("a", "plan")})
+
+
+def test_an_accountant_that_overflows_is_a_failed_check(paper: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def overflow(*_: object) -> object:
+        raise OverflowError("cannot convert float infinity to integer")
+
+    monkeypatch.setattr("feddrm.audit.evidence.charge", overflow)
+    code, report = judged(run, paper.export("a"), "--root", paper.root)
+    assert code == 6
+    assert ("a", "plan") in failures(report)
 
 
 def test_the_auditor_needs_neither_torch_nor_grpc(paper: Any) -> None:

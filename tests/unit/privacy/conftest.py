@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from privacy_cases import CAPS, EVENT, NOW, ORIGIN, PLAN, WHOLE
+from privacy_cases import CAPS, EVENT, NOW, ORIGIN, PLAN, WHOLE, note_data
 
 from privacy.gate import Gate
 from privacy.ledger import Ledger
@@ -43,6 +43,7 @@ def play() -> Callable[..., None]:
 
     def run(gate: Gate, rounds: range) -> None:
         gate.open_job(PLAN, "job", 1e-5, WHOLE, now_ms=NOW)
+        note_data(gate)
         for number in rounds:
             reservation = gate.reserve(PLAN, 1, number, EVENT, model=bytes(32), now_ms=NOW)
             gate.commit(reservation, bytes([number]) * 32, now_ms=NOW)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from privacy_cases import CAPS, EVENT, NOW, ORIGIN, PLAN, ROUNDS, WHOLE
+from privacy_cases import CAPS, EVENT, NOW, ORIGIN, PLAN, ROUNDS, WHOLE, note_data
 
 from privacy.accounting import epsilon
+from privacy.commitments import commit_dataset
 from privacy.errors import BudgetRefused, GateError, LedgerCorrupt, MalformedError
 from privacy.events import PoissonSubsampledGaussian
 from privacy.gate import AbortReason, Caps, Gate, Reservation
-from privacy.leaves import Commit, Plan, Release, Reserve
+from privacy.leaves import Commit, Dataset, Plan, Release, Reserve
 from privacy.ledger import Ledger
 
 OTHER = b"q" * 32
@@ -20,6 +21,7 @@ OTHER = b"q" * 32
 
 def opened(gate: Gate) -> Gate:
     gate.open_job(PLAN, "job", 1e-5, WHOLE, now_ms=NOW)
+    note_data(gate)
     return gate
 
 
@@ -56,6 +58,7 @@ def test_a_job_over_its_cap_is_refused_and_leaves_no_trace(ledger: Ledger) -> No
     [
         ("job_epsilon", "epsilon of the job would"),
         ("job_epsilon_alone", "job without secure aggregation"),
+        ("job_delta", "delta of the job"),
         ("life_epsilon", "epsilon for life would"),
         ("life_epsilon_alone", "life without secure aggregation"),
         ("life_delta", "delta for life"),
@@ -69,7 +72,7 @@ def test_every_cap_refuses(ledger: Ledger, field: str, phrase: str) -> None:
 
 def test_a_cap_that_is_met_exactly_is_kept(ledger: Ledger, gate: Gate) -> None:
     opened(gate)
-    claimed = ledger.leaves()[-1].leaf
+    claimed = ledger.leaves()[1].leaf
     assert isinstance(claimed, Plan)
     exact = replace(CAPS, job_epsilon=claimed.epsilon, life_epsilon=claimed.epsilon, life_delta=1e-5)
     tight = Gate(ledger, exact)
@@ -167,6 +170,7 @@ def test_rounds_rise(gate: Gate) -> None:
 def test_one_unresolved_round_in_all_jobs(gate: Gate) -> None:
     opened(gate)
     gate.open_job(OTHER, "job-2", 1e-5, WHOLE, now_ms=NOW)
+    note_data(gate, OTHER)
     reservation = reserve(gate, 1)
     for plan, number in ((PLAN, 2), (OTHER, 1)):
         with pytest.raises(BudgetRefused, match="resolved"):
@@ -236,7 +240,7 @@ def test_a_reopened_gate_knows_the_same(path: Path, signer: Ed25519PrivateKey, s
         steps: list[Callable[[], object]] = [
             lambda: opened(gate),
             lambda: reserve(gate, 1),
-            lambda: gate.commit(Reservation(2, PLAN, 1, 1), bytes(32), now_ms=NOW),
+            lambda: gate.commit(Reservation(3, PLAN, 1, 1), bytes(32), now_ms=NOW),
             lambda: gate.release(PLAN, 1, 1, sum=bytes(32), model=bytes(32), now_ms=NOW),
             lambda: reserve(gate, 2),
             lambda: gate.abort(PLAN, 1, 2, AbortReason.FAILED, now_ms=NOW),
@@ -264,11 +268,42 @@ def test_whatever_ends_a_round_it_stays_spent(gate: Gate) -> None:
 def test_another_data_set_changes_no_spend(gate: Gate) -> None:
     lose(opened(gate), 1)
     before = gate.spent_for_life(), gate.spent(PLAN)
-    first = gate.record_dataset(b"a" * 32, bytes(32), now_ms=NOW)
-    assert gate.record_dataset(b"a" * 32, bytes(32), now_ms=NOW) == first
-    assert gate.record_dataset(b"b" * 32, bytes(32), now_ms=NOW) == first + 1
-    assert gate.record_dataset(b"a" * 32, bytes(32), now_ms=NOW) == first + 2
+    first = note_data(gate, commitment=b"a" * 32)
+    assert note_data(gate, commitment=b"b" * 32) == first + 1
     assert (gate.spent_for_life(), gate.spent(PLAN)) == before
+
+
+def test_every_reading_leaves_a_leaf_whatever_was_read(ledger: Ledger, gate: Gate) -> None:
+    """Were unchanged data to leave none, the size of the log, which peers see, would tell that it was unchanged."""
+    for versions in ((b"a", b"a"), (b"a", b"b")):
+        before = ledger.size
+        for number, version in enumerate(versions):
+            note_data(gate, commitment=commit_dataset(b"k" * 32, version, bytes([number]) * 32))
+        assert ledger.size == before + 2
+
+
+def test_no_round_is_charged_before_its_job_s_data_was_named(ledger: Ledger, gate: Gate) -> None:
+    gate.open_job(PLAN, "job", 1e-5, WHOLE, now_ms=NOW)
+    note_data(gate, OTHER)
+    with pytest.raises(BudgetRefused, match="DATASET"):
+        reserve(gate, 1)
+    note_data(gate)
+    reserve(gate, 1)
+
+
+def test_changed_caps_count_at_the_very_next_call(gate: Gate) -> None:
+    finish(gate, reserve(opened(gate), 1))
+    for field in ("job_epsilon", "job_epsilon_alone", "job_delta", "life_epsilon", "life_epsilon_alone", "life_delta"):
+        gate.set_caps(replace(CAPS, **{field: 0.0}))
+        with pytest.raises(BudgetRefused, match="cap"):
+            reserve(gate, 2)
+        with pytest.raises(BudgetRefused, match="cap"):
+            gate.open_job(OTHER, "job-2", 1e-5, WHOLE, now_ms=NOW)
+    gate.set_caps(replace(CAPS, rounds_without_release=0))
+    with pytest.raises(BudgetRefused, match="without a release"):
+        reserve(gate, 2)
+    gate.set_caps(CAPS)
+    finish(gate, reserve(gate, 2))
 
 
 # Idempotence and order.
@@ -277,12 +312,13 @@ def test_another_data_set_changes_no_spend(gate: Gate) -> None:
 def test_asking_again_writes_nothing(gate: Gate, ledger: Ledger) -> None:
     number = gate.open_job(PLAN, "job", 1e-5, [EVENT] * ROUNDS, now_ms=NOW)
     assert gate.open_job(PLAN, "job", 1e-5, WHOLE, now_ms=NOW) == number
+    note_data(gate)
     reservation = reserve(gate, 1)
     commit = gate.commit(reservation, b"u" * 32, now_ms=NOW)
     assert gate.commit(reservation, b"u" * 32, now_ms=NOW) == commit == gate.committed(PLAN, 1, 1)
     release = gate.release(PLAN, 1, 1, sum=b"s" * 32, model=b"m" * 32, now_ms=NOW)
     assert gate.release(PLAN, 1, 1, sum=b"s" * 32, model=b"m" * 32, now_ms=NOW) == release
-    assert [type(record.leaf) for record in ledger.leaves()[1:]] == [Plan, Reserve, Commit, Release]
+    assert [type(record.leaf) for record in ledger.leaves()[1:]] == [Plan, Dataset, Reserve, Commit, Release]
     lose(gate, 2)
     size = ledger.size
     gate.abort(PLAN, 1, 2, AbortReason.LOST, now_ms=NOW)
@@ -304,7 +340,7 @@ def test_a_second_different_end_is_refused(gate: Gate) -> None:
     with pytest.raises(GateError):
         gate.release(PLAN, 1, 2, sum=b"s" * 32, model=b"m" * 32, now_ms=NOW)
     with pytest.raises(GateError):
-        gate.commit(Reservation(6, PLAN, 1, 2), b"u" * 32, now_ms=NOW)
+        gate.commit(Reservation(7, PLAN, 1, 2), b"u" * 32, now_ms=NOW)
 
 
 def test_out_of_order_calls_are_refused(gate: Gate) -> None:
@@ -314,7 +350,7 @@ def test_out_of_order_calls_are_refused(gate: Gate) -> None:
     with pytest.raises(GateError):
         gate.abort(PLAN, 1, 1, AbortReason.LOST, now_ms=NOW)
     with pytest.raises(GateError):
-        gate.commit(Reservation(2, PLAN, 1, 1), bytes(32), now_ms=NOW)
+        gate.commit(Reservation(3, PLAN, 1, 1), bytes(32), now_ms=NOW)
     with pytest.raises(GateError):
         gate.close_job(OTHER, now_ms=NOW)
     reservation = reserve(gate, 1)
@@ -339,6 +375,7 @@ def test_one_plan_has_one_set_of_terms(
 
 def test_a_plan_without_rounds_costs_nothing_and_allows_nothing(gate: Gate) -> None:
     gate.open_job(PLAN, "job", 1e-5, (), now_ms=NOW)
+    note_data(gate)
     assert gate.spent_for_life().epsilon == 0
     with pytest.raises(BudgetRefused, match="allocates"):
         reserve(gate, 1)

@@ -30,8 +30,8 @@ H = bytes(range(32))
 EVENT = PoissonSubsampledGaussian(2.0, 0.04, 5)
 LEAVES: list[Leaf] = [
     Key("feddrm/retina/hospital-a", H),
-    Dataset(H, H),
-    Plan(H, "job-1", 1e-5, 2.5, 2.5, (EVENT,), Caps(3.0, 3.0, 10.0, 10.0, 1e-4, 3), "0.1.0"),
+    Dataset(H, H, H, "patient id", 700),
+    Plan(H, "job-1", 1e-5, 2.5, 2.5, (EVENT,), Caps(3.0, 3.0, 1e-5, 10.0, 10.0, 1e-4, 3), "0.1.0"),
     Reserve(H, 1, 2, EVENT, H),
     Commit(H, 1, 2, 17, H),
     Abort(H, 1, 2, AbortReason.LOST),
@@ -170,9 +170,11 @@ def test_events_of_a_plan_are_canonical() -> None:
 @pytest.mark.parametrize("value", [-1.0, 1e6, float("nan"), float("inf")])
 def test_caps_out_of_range_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match="cap"):
-        Caps(value, 3, 10, 10, 1e-4, 3)
+        Caps(value, 3, 1e-5, 10, 10, 1e-4, 3)
     with pytest.raises(ValueError, match="cap"):
-        Caps(3, 3, 10, 10, 1e-4, -1)
+        Caps(3, 3, value, 10, 10, 1e-4, 3)
+    with pytest.raises(ValueError, match="cap"):
+        Caps(3, 3, 1e-5, 10, 10, 1e-4, -1)
 
 
 def test_commitments_bind_every_part() -> None:
@@ -183,9 +185,31 @@ def test_commitments_bind_every_part() -> None:
         commit_update(b"k" * 32, H, 2, 1, b"update"),
         commit_update(b"k" * 32, H, 1, 3, b"update"),
         commit_update(b"k" * 32, H, 1, 2, b"updatf"),
-        commit_dataset(b"k" * 32, b"update"),
+        commit_dataset(b"k" * 32, b"update", bytes(32)),
     }
     assert len(others | {base}) == 7
     assert len(base) == 32
-    with pytest.raises(ValueError, match="32 bytes"):
-        commit_dataset(b"", b"data")
+    for key, nonce in ((b"", bytes(32)), (b"k" * 32, b"")):
+        with pytest.raises(ValueError, match="32 bytes"):
+            commit_dataset(key, b"data", nonce)
+
+
+def test_the_same_data_read_twice_looks_like_other_data() -> None:
+    """An equal commitment would tell whoever sees the ledger that nothing had changed."""
+    first, second = (commit_dataset(b"k" * 32, b"data", nonce) for nonce in (b"1" * 32, b"2" * 32))
+    assert first != second
+    assert first == commit_dataset(b"k" * 32, b"data", b"1" * 32)
+
+
+@pytest.mark.parametrize("name", ["", " id", "id ", "a\nb", "a\x1b[2J", "x" * 129, 3, None])
+def test_a_column_s_name_can_carry_nothing_else(name: object) -> None:
+    fields = json.loads(Record(TIME, LEAVES[1]).encode())
+    with pytest.raises(MalformedError, match="column"):
+        Record.decode(canonical_json({**fields, "patient": name}))
+
+
+@pytest.mark.parametrize("delta", [0, 9.9e-9, 1e-15, 5e-324, 1])
+def test_a_delta_below_what_the_accountant_can_resolve_is_no_leaf(delta: float) -> None:
+    fields = json.loads(Record(TIME, LEAVES[2]).encode())
+    with pytest.raises(MalformedError, match="delta"):
+        Record.decode(canonical_json({**fields, "delta": delta}))

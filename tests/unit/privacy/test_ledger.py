@@ -24,7 +24,7 @@ from privacy.ledger import Ledger
 from privacy.merkle import consistency_valid, inclusion_valid
 from privacy.note import open_head
 
-LEAF = Dataset(bytes(32), bytes(32))
+LEAF = Dataset(bytes(32), bytes(32), bytes(32), "id", 1000)
 TRIGGERS = ("leaves_in_order", "heads_in_order", "leaves_stay", "leaves_keep", "heads_stay", "heads_keep")
 
 
@@ -32,7 +32,7 @@ TRIGGERS = ("leaves_in_order", "heads_in_order", "leaves_stay", "leaves_keep", "
 def grown(path: Path, signer: Ed25519PrivateKey) -> Path:
     with Ledger.open(path, ORIGIN, signer, now_ms=NOW) as ledger:
         for number in range(5):
-            ledger.append(Dataset(bytes([number]) * 32, bytes(32)), now_ms=NOW + number)
+            ledger.append(Dataset(bytes(32), bytes([number]) * 32, bytes(32), "id", 1000), now_ms=NOW + number)
     return path
 
 
@@ -176,7 +176,7 @@ def test_a_writer_that_ignores_the_lock_is_noticed(ledger: Ledger, signer: Ed255
     with Ledger.open(ledger.path, ORIGIN, signer, now_ms=NOW) as second:
         second.append(LEAF, now_ms=NOW)
     with pytest.raises(LedgerCorrupt, match="somebody else"):
-        ledger.append(Dataset(b"x" * 32, bytes(32)), now_ms=NOW)
+        ledger.append(Dataset(bytes(32), b"x" * 32, bytes(32), "id", 1000), now_ms=NOW)
     with pytest.raises(LedgerError, match="not open"):
         ledger.append(LEAF, now_ms=NOW)
 
@@ -184,7 +184,7 @@ def test_a_writer_that_ignores_the_lock_is_noticed(ledger: Ledger, signer: Ed255
 def test_reading_works_beside_a_writer(ledger: Ledger, key: bytes) -> None:
     ledger.append(LEAF, now_ms=NOW)
     snapshot = Ledger.read(ledger.path, ORIGIN, key)
-    ledger.append(Dataset(b"y" * 32, bytes(32)), now_ms=NOW)
+    ledger.append(Dataset(bytes(32), b"y" * 32, bytes(32), "id", 1000), now_ms=NOW)
     assert (snapshot.size, ledger.size) == (2, 3)
     assert Ledger.read(ledger.path, ORIGIN, key).size == 3
     with pytest.raises(LedgerError, match="not open"):
@@ -205,7 +205,7 @@ def test_time_never_runs_backwards(ledger: Ledger) -> None:
 
 
 def test_a_malformed_leaf_never_enters(ledger: Ledger) -> None:
-    for leaf in (Dataset(b"short", bytes(32)), Key("nowhere", bytes(32))):
+    for leaf in (Dataset(bytes(32), b"short", bytes(32), "id", 1000), Key("nowhere", bytes(32))):
         with pytest.raises(MalformedError):
             ledger.append(leaf, now_ms=NOW)
     assert ledger.size == 1
@@ -229,7 +229,7 @@ def test_a_full_disk_stops_the_ledger_and_loses_nothing(path: Path, signer: Ed25
 
     def fill() -> None:
         for number in range(1000):
-            ledger.append(Dataset(number.to_bytes(32), bytes(32)), now_ms=NOW)
+            ledger.append(Dataset(bytes(32), number.to_bytes(32), bytes(32), "id", 1000), now_ms=NOW)
 
     with pytest.raises(LedgerError, match="cannot be written"):
         fill()
@@ -245,7 +245,7 @@ def test_a_full_disk_stops_the_ledger_and_loses_nothing(path: Path, signer: Ed25
 def test_threads_append_without_a_gap(ledger: Ledger, key: bytes) -> None:
     def work(start: int) -> None:
         for number in range(20):
-            ledger.append(Dataset((start + number).to_bytes(32), bytes(32)), now_ms=NOW)
+            ledger.append(Dataset(bytes(32), (start + number).to_bytes(32), bytes(32), "id", 1000), now_ms=NOW)
 
     threads = [threading.Thread(target=work, args=(1000 * n,)) for n in range(4)]
     for thread in threads:
@@ -287,12 +287,13 @@ CRASHING = """
 import os, sys
 sys.path[:0] = [sys.argv[2]]
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from privacy_cases import CAPS, EVENT, NOW, ORIGIN, PLAN, WHOLE
+from privacy_cases import CAPS, EVENT, NOW, ORIGIN, PLAN, WHOLE, note_data
 from privacy.gate import Gate
 from privacy.ledger import Ledger
 ledger = Ledger.open(sys.argv[1], ORIGIN, Ed25519PrivateKey.from_private_bytes(b"s" * 32), now_ms=NOW)
 gate = Gate(ledger, CAPS)
 gate.open_job(PLAN, "job", 1e-5, WHOLE, now_ms=NOW)
+note_data(gate)
 done = gate.reserve(PLAN, 1, 1, EVENT, model=bytes(32), now_ms=NOW)
 gate.commit(done, bytes(32), now_ms=NOW)
 gate.release(PLAN, 1, 1, sum=bytes(32), model=bytes(32), now_ms=NOW)
@@ -335,7 +336,7 @@ from privacy.leaves import Dataset
 from privacy.ledger import Ledger
 ledger = Ledger.open(sys.argv[1], "feddrm/retina/hospital-a", Ed25519PrivateKey.from_private_bytes(b"s" * 32), now_ms=1)
 while True:
-    print(ledger.append(Dataset(ledger.size.to_bytes(32), bytes(32)), now_ms=1), flush=True)
+    print(ledger.append(Dataset(bytes(32), ledger.size.to_bytes(32), bytes(32), "id", 1000), now_ms=1), flush=True)
 """
 
 

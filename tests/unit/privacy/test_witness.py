@@ -11,12 +11,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from privacy_cases import CAPS, EVENT, NOW, ORIGIN, PLAN
+from privacy_cases import CAPS, DATA, EVENT, NOW, ORIGIN, PLAN, note_data
 
 from privacy.canonical import canonical_json
 from privacy.errors import ForkFault, LedgerFault, MalformedError
 from privacy.gate import Gate
-from privacy.leaves import Commit, Dataset
+from privacy.leaves import Commit
 from privacy.ledger import Ledger
 from privacy.note import open_head, sign_head
 from privacy.witness import check_fork, check_proof, make_fork, make_proof
@@ -32,7 +32,7 @@ def prove(gate: Gate, ledger: Ledger, number: int, sizes: tuple[int, ...] = ()) 
 
 
 def check(proof: bytes, key: bytes, witnessed: bytes | None = None, **changes: Any) -> bytes:
-    terms = {"origin": ORIGIN, "plan": PLAN, "stage": 1, "round": 2, "event": EVENT, **changes}
+    terms = {"origin": ORIGIN, "plan": PLAN, "stage": 1, "round": 2, "event": EVENT, "model": bytes(32), **changes}
     return check_proof(proof, key=key, witnessed=witnessed, **terms)
 
 
@@ -98,6 +98,13 @@ def test_reserve_without_commit_and_commit_without_reserve_are_faults(played: Ga
         check(make_proof(ledger, (), ()), key)
 
 
+def test_a_charge_from_another_model_than_the_announced_does_not_count(
+    played: Gate, ledger: Ledger, key: bytes
+) -> None:
+    with pytest.raises(LedgerFault, match="announced model"):
+        check(prove(played, ledger, 2), key, model=b"m" * 32)
+
+
 def test_the_commit_of_another_round_does_not_count(played: Gate, ledger: Ledger, key: bytes) -> None:
     reservation, commit = played.reserved(PLAN, 1, 2), played.committed(PLAN, 1, 1)
     assert reservation is not None
@@ -118,7 +125,7 @@ def test_a_commit_to_another_reservation_does_not_count(gate: Gate, ledger: Ledg
 
 def test_a_missing_consistency_proof_is_a_fault(played: Gate, ledger: Ledger, key: bytes) -> None:
     witnessed = check(prove(played, ledger, 2), key)
-    ledger.append(Dataset(bytes(32), bytes(32)), now_ms=NOW)
+    ledger.append(DATA, now_ms=NOW)
     with pytest.raises(LedgerFault, match="does not prove"):
         check(prove(played, ledger, 2), key, witnessed)
     size = open_head(witnessed, ORIGIN, key).size
@@ -147,6 +154,7 @@ def test_a_rolled_back_ledger_is_a_fault(
         with pytest.raises(LedgerFault, match="rolled back"):
             check(prove(gate, ledger, 2), key, witnessed)
         # Going on from the copy with other content until it is as long again, or longer, does not help either.
+        note_data(gate)
         reservation = gate.reserve(PLAN, 1, 3, EVENT, model=b"m" * 32, now_ms=NOW)
         gate.commit(reservation, b"x" * 32, now_ms=NOW)
         gate.release(PLAN, 1, 3, sum=bytes(32), model=bytes(32), now_ms=NOW)
@@ -155,14 +163,14 @@ def test_a_rolled_back_ledger_is_a_fault(
         with pytest.raises(ForkFault) as fork:
             check(prove(gate, ledger, 3, (size,)), key, witnessed, round=3)
         assert check_fork(fork.value.evidence, origin=ORIGIN, key=key) == size
-        ledger.append(Dataset(bytes(32), bytes(32)), now_ms=NOW)
+        ledger.append(DATA, now_ms=NOW)
         with pytest.raises(LedgerFault, match="no longer extends"):
             check(prove(gate, ledger, 3, (size,)), key, witnessed, round=3)
 
 
 def test_what_is_no_fork_proves_nothing(played: Gate, ledger: Ledger, key: bytes) -> None:
     old = ledger.head()
-    ledger.append(Dataset(bytes(32), bytes(32)), now_ms=NOW)
+    ledger.append(DATA, now_ms=NOW)
     for first, second in ((old, ledger.head()), (old, old)):
         with pytest.raises(MalformedError):
             check_fork(make_fork(first, second), origin=ORIGIN, key=key)
@@ -250,7 +258,7 @@ def test_random_bytes_are_faults(proof: bytes) -> None:
 
 def test_a_proof_shows_at_most_sixteen_leaves(played: Gate, ledger: Ledger) -> None:
     for _ in range(20):
-        ledger.append(Dataset(bytes(32), bytes(32)), now_ms=NOW)
+        ledger.append(DATA, now_ms=NOW)
     with pytest.raises(ValueError, match="at most"):
         make_proof(ledger, range(17), ())
     with pytest.raises(ValueError, match="no leaf"):
@@ -260,6 +268,6 @@ def test_a_proof_shows_at_most_sixteen_leaves(played: Gate, ledger: Ledger) -> N
 def test_a_proof_of_a_hundred_peers_is_small(gate: Gate, ledger: Ledger, play: Play) -> None:
     play(gate, range(1, 3))
     for number in range(300):
-        ledger.append(Dataset(number.to_bytes(32), bytes(32)), now_ms=NOW)
+        ledger.append(replace(DATA, commitment=number.to_bytes(32)), now_ms=NOW)
     proof = prove(gate, ledger, 2, tuple(range(1, 101)))
     assert len(proof) < 128 << 10
