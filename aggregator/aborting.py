@@ -21,8 +21,10 @@ def break_session(job: Job, room: Room, phase: Running, reason: str, *, masked: 
     room.effects.append(Journal(f"round {phase.round} attempt {phase.attempt} broke: {reason}"))
     session = phase.session
     for silo, why in sorted(session.offenders.items()):
-        note(room, bar(job, silo, session.boots[silo], why))
-    _judge_accusations(job, room, session, phase.resting)
+        # A restart forgives one fault, or a silo could spoil round after round under a new process each time.
+        job.offences[silo] = job.offences.get(silo, 0) + 1
+        note(room, bar(job, silo, session.boots[silo], why, lasting=job.offences[silo] > 1))
+    judge_accusations(job, room, session, phase.resting)
     if not masked:
         # Nobody was told whom to mask with, so nobody can have masked: no certificate is needed.
         _retry(job, room, phase, reason, phase.certificate)
@@ -37,17 +39,27 @@ def break_session(job: Job, room: Room, phase: Running, reason: str, *, masked: 
     advance_abort(job, room, job.phase)
 
 
-def _judge_accusations(job: Job, room: Room, session: Session, resting: dict[str, str]) -> None:
-    """A silo accused by more members than can collude with each other is left out; an accuser who stands alone only
-    keeps itself out of this round, so that no few silos can expel an honest one."""
+def judge_accusations(job: Job, room: Room, session: Session, resting: dict[str, str]) -> None:
+    """A silo that in this job was accused by more members than can collude is left out, so that no few silos can expel
+    an honest one. Of a smaller quarrel nobody can tell who lies: accuser and accused sit a round out in turn, or a
+    liar could keep one chosen victim out of every sum by making it complain."""
     accusers: dict[str, set[str]] = {}
     for silo in session.aborts:
         accusers.setdefault(session.said[silo].blamed, set()).add(silo)
     for accused, voices in sorted(accusers.items()):
-        if accused in session.boots and len(voices) > job.plan.secure_aggregation.colluders:
+        member = accused in session.boots
+        if member:
+            voices |= job.accusers.get(accused, set())
+            job.accusers[accused] = voices
+        if member and len(voices) > job.plan.secure_aggregation.colluders:
             note(room, bar(job, accused, session.boots[accused], f"{len(voices)} silos blame it"))
-        else:
-            for silo in sorted(voices):
+            continue
+        for silo in sorted(voices & set(session.aborts)):
+            quarrel = f"{silo}>{accused}"
+            job.quarrels[quarrel] = job.quarrels.get(quarrel, 0) + 1
+            if member and job.quarrels[quarrel] % 2 == 0:
+                resting.setdefault(accused, f"{silo} blames it again")
+            else:
                 resting.setdefault(silo, session.gone.get(silo, "it left the attempt"))
 
 

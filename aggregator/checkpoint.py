@@ -28,7 +28,7 @@ from feddrm.contract.signed_plan import verify_plan
 from feddrm.method.layout import layout_of
 from feddrm.method.update import model_hash
 
-_VERSION = 1
+_VERSION = 2
 
 
 def encode(coordinator: Coordinator) -> bytes:
@@ -92,6 +92,9 @@ def _job(job: Job) -> dict[str, Any]:
         "answers": {name: _text(PLAN_ANSWER.encode(answer)) for name, answer in sorted(job.answers.items())},
         "declined_boot": {name: boot.hex() for name, boot in sorted(job.declined_boot.items())},
         "barred": {name: [boot.hex(), why] for name, (boot, why) in sorted(job.barred.items())},
+        "offences": dict(sorted(job.offences.items())),
+        "accusers": {name: sorted(voices) for name, voices in sorted(job.accusers.items())},
+        "quarrels": dict(sorted(job.quarrels.items())),
         "outcomes": [_text(ROUND_OUTCOME.encode(outcome)) for outcome in job.outcomes],
         "history": [_text(ROUND_SUMMARY.encode(summary)) for summary in job.history],
     }
@@ -117,6 +120,9 @@ def _read_job(raw: Mapping[str, Any], federation: str, operator: bytes, blobs: B
         answers={name: PLAN_ANSWER.decode(_bytes(entry)) for name, entry in raw["answers"].items()},
         declined_boot={name: bytes.fromhex(boot) for name, boot in raw["declined_boot"].items()},
         barred={name: (bytes.fromhex(boot), why) for name, (boot, why) in raw["barred"].items()},
+        offences=dict(raw["offences"]),
+        accusers={name: set(voices) for name, voices in raw["accusers"].items()},
+        quarrels=dict(raw["quarrels"]),
         outcomes=[ROUND_OUTCOME.decode(_bytes(entry)) for entry in raw["outcomes"]],
         history=[ROUND_SUMMARY.decode(_bytes(entry)) for entry in raw["history"]],
     )

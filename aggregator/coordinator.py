@@ -263,7 +263,7 @@ class Coordinator:
             return
         if ready.plan and ready.plan != job.hash:
             room.send(silo, JobEnded(ready.plan, "another job took its place", completed=False))
-        if silo in job.barred and job.barred[silo][0] != ready.boot:
+        if silo in job.barred and job.barred[silo][0] not in (gather.FOR_GOOD, ready.boot):
             del job.barred[silo]
         notes = [gather.hear(job, presence, silo, again=again)]
         if job.ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from aggregator.job import Job, Presence, Room
 from aggregator.phases import Acknowledging, Ended, Gathering
@@ -17,9 +18,12 @@ class Standing(Enum):
     ASKED = "asked whether it takes part"
     BEHIND = "catching up"
     DECLINED = "declined"
-    BARRED = "left out until its agent is restarted"
+    BARRED = "left out"
     RESTING = "sits out this round"
 
+
+# Stands for an agent process that never comes, where a bar lasts as long as the job.
+FOR_GOOD: Final = b""
 
 WAITED_FOR = frozenset({Standing.OFFLINE, Standing.ASKED, Standing.BEHIND})
 
@@ -145,12 +149,13 @@ def hear(job: Job, presence: Presence, silo: str, *, again: bool) -> str:
     return ""
 
 
-def bar(job: Job, silo: str, boot: bytes, why: str) -> str:
-    """Leave a silo out until another agent process of its appears; returns a sentence for the journal."""
-    if silo in job.barred:
+def bar(job: Job, silo: str, boot: bytes, why: str, *, lasting: bool = False) -> str:
+    """Leave a silo out until another agent process of its appears, or for the rest of the job; returns a sentence for
+    the journal."""
+    if silo in job.barred and (not lasting or job.barred[silo][0] == FOR_GOOD):
         return ""
-    job.barred[silo] = (boot, why)
-    return f"{silo} is left out: {why}"
+    job.barred[silo] = (FOR_GOOD if lasting else boot, why)
+    return f"{silo} is left out{' for the rest of the job' if lasting else ''}: {why}"
 
 
 def say_ended(job: Job, room: Room, silo: str) -> None:

@@ -82,7 +82,9 @@ class Room:
 class Job:
     """One job. `models[r]` is the hash of the shared model after round r; `model` the newest one, int64[n].
 
-    `barred` holds silos left out until another agent process of theirs appears: (boot, why).
+    `barred` holds silos left out until another agent process of theirs appears, or for good: (boot, why).
+    `offences` counts proven faults of a silo, `accusers` holds who ever blamed it in this job, `quarrels` how often one
+    silo blamed another ("accuser>accused").
     """
 
     signed_plan: SignedPlan
@@ -96,6 +98,9 @@ class Job:
     answers: dict[str, PlanAnswer] = field(default_factory=dict)
     declined_boot: dict[str, bytes] = field(default_factory=dict)
     barred: dict[str, tuple[bytes, str]] = field(default_factory=dict)
+    offences: dict[str, int] = field(default_factory=dict)
+    accusers: dict[str, set[str]] = field(default_factory=dict)
+    quarrels: dict[str, int] = field(default_factory=dict)
     outcomes: list[RoundOutcome] = field(default_factory=list)
     history: list[RoundSummary] = field(default_factory=list)
 

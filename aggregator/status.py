@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aggregator.coordinator import Coordinator
-from aggregator.gather import WAITED_FOR, Standing, at_round, gathered, reason_word, standing
+from aggregator.gather import FOR_GOOD, WAITED_FOR, Standing, at_round, gathered, reason_word, standing
 from aggregator.job import Job, Presence, Room
 from aggregator.phases import Aborting, Acknowledging, Ended, Gathering, Proposing, Running
 from feddrm.contract.messages import HISTORY_LIMIT, SiloStatus, Status
@@ -108,7 +108,10 @@ def _silo(job: Job | None, presence: Presence, silo: str) -> str:
     if place is Standing.DECLINED:
         return f"declined: {reason_word(job.answers[silo].reason)}"
     if place is Standing.BARRED:
-        return f"{place.value}: {job.barred[silo][1]}"
+        boot, why = job.barred[silo]
+        return (
+            f"{place.value} {'for the rest of the job' if boot == FOR_GOOD else 'until its agent is restarted'}: {why}"
+        )
     if place is Standing.RESTING and isinstance(job.phase, Gathering):
         return f"{place.value}: {job.phase.resting[silo]}"
     if place is Standing.OFFLINE or presence.ready is None:

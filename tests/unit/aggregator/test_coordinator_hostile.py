@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from coordinator_harness import DAY_MS, START_MS, Identities, Upload, World, make_plan, unsigned
 
+from aggregator.aborting import judge_accusations
 from aggregator.blobs import SUMS, Blobs, Uploads
-from aggregator.events import FromSilo, JobStarted, JobStopped, ReleaseOrdered, RosterChanged
+from aggregator.events import FromSilo, JobStarted, JobStopped, ReleaseOrdered, RosterChanged, Stamp
+from aggregator.gather import bar
+from aggregator.job import Room
 from aggregator.session import Session
 from aggregator.store import Store
 from feddrm.contract import messages as m
@@ -142,6 +145,46 @@ def test_an_accused_of_many_is_left_out(world: World) -> None:
     world.run()
     assert world.job.barred["site-1"][1] == "4 silos blame it"
     assert [h.survivors for h in world.job.history] == [ALL[1:], ALL[1:]]
+
+
+def quarrel(world: World, session: Session, accuser: str, accused: str) -> dict[str, str]:
+    """Let one silo blame another in a session that breaks; returns who sits out the next attempt."""
+    frame = abort_frame(
+        announcement=session.start, me=accuser, signer=world.silos[accuser].signer, released=False, reason="x",
+        blamed=accused,
+    )  # fmt: skip
+    world.submit(FromSilo(accuser, m.SiloFrame(frame)))
+    resting: dict[str, str] = {}
+    room = Room(Stamp(world.now, bytes(32)), world.identities.round_key, {})
+    judge_accusations(world.job, room, session, resting)
+    return resting
+
+
+def test_who_quarrels_with_one_silo_sits_out_in_turn_with_it(world: World) -> None:
+    """Or a liar could keep a chosen victim out of every sum by giving it cause to complain (found in review)."""
+    world.run(lambda: world.phase == "Running" and world.job.phase.session.step == Step.MASKED)
+    rested = [quarrel(world, world.job.phase.session, "site-1", "site-5") for _ in range(2)]
+    assert [list(entry) for entry in rested] == [["site-1"], ["site-5"]]
+
+
+def test_accusers_add_up_over_a_job(world: World) -> None:
+    world.run(lambda: world.phase == "Running" and world.job.phase.session.step == Step.MASKED)
+    session = world.job.phase.session
+    quarrel(world, session, "site-1", "site-5")
+    assert "site-5" not in world.job.barred
+    quarrel(world, session, "site-2", "site-5")
+    assert world.job.barred["site-5"][1] == "2 silos blame it"
+
+
+def test_a_second_proven_fault_is_not_forgiven_by_a_restart(world: World) -> None:
+    """Or a silo could spoil round after round, each time under the boot of a new process (found in review)."""
+    job = world.job
+    for boot, lasting in ((b"a" * 16, False), (b"b" * 16, True)):
+        note = bar(job, "site-1", boot, "garbage", lasting=lasting)
+        assert "site-1 is left out" in note
+        ready = replace(world.silos["site-1"].ready(), boot=b"c" * 16)
+        world.submit(FromSilo("site-1", ready))
+        assert ("site-1" in job.barred) is lasting
 
 
 def test_silos_outside_the_plan_and_before_ready_change_nothing(world: World) -> None:
