@@ -2,44 +2,36 @@
 
 Nothing is computed from the data: bounds, bin edges and categories come from the schema. Errors name file, line and
 column but never the value, which may be a patient's and would end in a log.
+
+Two modes. *Strict* reports the first thing that is wrong, to a person who can mend it. *Tolerant* is for training,
+where a plan's author would learn a fact about a single record from whether it fails: it fails for nothing that
+depends on records, and what becomes of one record depends on that record alone.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from feddrm.contract.errors import InputError
 from feddrm.contract.schema import Binned, Categorical, Column, Numeric, Schema, Threshold
+from feddrm.tables import Table, read_table
 
-_GZIP: Final = b"\x1f\x8b"
+__all__ = ["Dataset", "Table", "Unusable", "encode", "read_table", "training_data"]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Text cells by column, as read; `lines[i]` is the line of the file on which record i ends.
+class Unusable:
+    """What a tolerant encoding could not use: cells that count as missing now, and records left out.
 
-    Args:
-        source: the file's path, for messages.
-        columns: cells without surrounding blanks, one list of equal length for each column name.
-        lines: 1-based line numbers.
+    Exact counts of records, for the hospital's own log only.
     """
 
-    source: str
-    columns: dict[str, list[str]] = field(repr=False)
-    lines: list[int] = field(repr=False)
-
-    def __len__(self) -> int:
-        return len(self.lines)
+    cells: int = 0
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,78 +42,28 @@ class Dataset:
         features: float32[n, d].
         targets: int64[n], class numbers in the order of the schema's target; None for queries.
         patients: n patient ids as UTF-8; several records may share one.
+        unusable: what a tolerant encoding could not use.
     """
 
     features: npt.NDArray[np.float32] = field(repr=False)
     targets: npt.NDArray[np.int64] | None = field(repr=False)
     patients: list[bytes] = field(repr=False)
+    unusable: Unusable = field(default=Unusable(), repr=False)
 
     def __len__(self) -> int:
         return len(self.features)
 
 
-def read_table(path: Path | str) -> Table:
-    """Read a comma-separated table with a header line, UTF-8, plain or gzip-compressed.
+def training_data(path: Path | str, schema: Schema) -> Dataset:
+    """Read and encode a hospital's records for training, tolerantly: total over all contents of the records.
 
     Raises:
-        InputError: unreadable, not UTF-8, damaged, without records, with a ragged row or a repeated column name.
+        InputError: facts about the file, not about records: it cannot be read, has no header, lacks a column.
     """
-    source = str(path)
-    try:
-        raw = Path(path).read_bytes()
-        if raw.startswith(_GZIP):
-            raw = gzip.decompress(raw)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{source} is a damaged gzip file.", remedy="Write it again.") from error
-    except OSError as error:
-        raise InputError(f"{source} cannot be read: {error.strerror or error}.") from error
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{source}, line {line}: not UTF-8 text.", remedy="Save the table as CSV in UTF-8.") from error
-    return _parse(source, text)
+    return encode(read_table(path, tolerant=True), schema, tolerant=True)
 
 
-def _parse(source: str, text: str) -> Table:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    header: list[str] = []
-    try:
-        for row in reader:
-            if not row:
-                continue
-            if not header:
-                header = _header(source, row)
-            elif len(row) != len(header):
-                raise InputError(
-                    f"{source}, line {reader.line_num}: {len(row)} cells where the header names {len(header)} columns."
-                )
-            else:
-                rows.append(row)
-                lines.append(reader.line_num)
-    except csv.Error as error:
-        raise InputError(f"{source}, line {reader.line_num}: not valid CSV ({error}).") from error
-    if not rows:
-        raise InputError(
-            f"{source} is empty: it has no records.", remedy="A header line and at least one record are needed."
-        )
-    columns = dict(zip(header, ([cell.strip() for cell in cells] for cells in zip(*rows, strict=True)), strict=True))
-    return Table(source, columns, lines)
-
-
-def _header(source: str, row: Sequence[str]) -> list[str]:
-    names = [name.strip() for name in row]
-    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
-        raise InputError(f"{source} is not separated by commas.", remedy="Save the table as CSV with commas.")
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"{source}: column {name!r} appears twice in the header.")
-    return names
-
-
-def encode(table: Table, schema: Schema, *, targets: bool = True) -> Dataset:
+def encode(table: Table, schema: Schema, *, targets: bool = True, tolerant: bool = False) -> Dataset:
     """Encode all records. Columns that the schema does not name are ignored.
 
     A missing value gives zeros and, where the schema says so, a missingness indicator of 1.
@@ -131,9 +73,12 @@ def encode(table: Table, schema: Schema, *, targets: bool = True) -> Dataset:
         schema: of the plan.
         targets: False for queries: the target column is not looked at, and the patient column may be absent (records
             then count as one patient each, named by their line).
+        tolerant: take an unlisted category and what is no finite number as missing, and leave out records without a
+            patient id or a target, instead of refusing them.
 
     Raises:
-        InputError: a column or patient id is missing, or a cell is not what the schema says.
+        InputError: a column is missing; unless `tolerant` also: a cell is not what the schema says, or a patient id
+            is missing.
     """
     wanted = [column.name for column in schema.columns]
     if targets:
@@ -146,36 +91,74 @@ def encode(table: Table, schema: Schema, *, targets: bool = True) -> Dataset:
             remedy="Add it, or compare the header's spelling with the plan.",
         )
     features = np.empty((len(table), schema.width), dtype=np.float32)
-    offset = 0
+    offset = cells = 0
     for column in schema.columns:
-        features[:, offset : offset + column.width] = _encode_column(table, column)
+        block, problem = _encode_column(table, column)
+        _refuse(table, problem, tolerant)
+        cells += int(problem.at.sum())
+        features[:, offset : offset + column.width] = block
         offset += column.width
-    return Dataset(features, _targets(table, schema) if targets else None, _patients(table, schema))
+    classes, unlabelled = _targets(table, schema) if targets else (None, _no_problem(table))
+    patients, nameless = _patients(table, schema)
+    for problem in (unlabelled, nameless):
+        _refuse(table, problem, tolerant)
+    kept = ~(unlabelled.at | nameless.at)
+    return Dataset(
+        features[kept],
+        None if classes is None else classes[kept],
+        [patient for patient, keep in zip(patients, kept.tolist(), strict=True) if keep],
+        Unusable(cells, table.dropped + int((~kept).sum())),
+    )
 
 
-def _encode_column(table: Table, column: Column) -> npt.NDArray[np.float32]:
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Where cells of a column are unusable (bool[n]), and what to say of the first."""
+
+    column: str
+    at: npt.NDArray[np.bool_]
+    complaint: str = ""
+    remedy: str = ""
+
+
+def _no_problem(table: Table) -> _Problem:
+    return _Problem("", np.zeros(len(table), dtype=bool))
+
+
+def _refuse(table: Table, problem: _Problem, tolerant: bool) -> None:
+    if not tolerant and problem.at.any():
+        line = table.lines[int(np.argmax(problem.at))]
+        raise InputError(
+            f"{table.source}, line {line}, column {problem.column!r}: {problem.complaint}.", remedy=problem.remedy
+        )
+
+
+def _encode_column(table: Table, column: Column) -> tuple[npt.NDArray[np.float32], _Problem]:
     cells = table.columns[column.name]
     markers = set(column.missing)
     missing = np.fromiter((cell in markers for cell in cells), dtype=bool, count=len(cells))
     block: npt.NDArray[np.float32]
     match column:
         case Numeric():
-            values = _numbers(table, column.name, missing)
+            values, problem = _numbers(table, column.name, missing)
             span = column.upper - column.lower
             scaled = 2.0 * (np.clip(values, column.lower, column.upper) - column.lower) / span - 1.0
             block = scaled.astype(np.float32)[:, None]
         case Binned():
-            values = _numbers(table, column.name, missing)
+            values, problem = _numbers(table, column.name, missing)
             bins = np.searchsorted(np.array(column.edges), values, side="right")
             block = _one_hot(bins, len(column.edges) + 1)
         case Categorical():
             numbers = {category: number for number, category in enumerate(column.categories)}
-            codes = _codes(table, column.name, numbers, missing, "is not one of the plan's categories")
+            codes, problem = _codes(
+                table, column.name, numbers, missing, "the value is not one of the plan's categories"
+            )
             block = _one_hot(codes, len(column.categories))
+    missing |= problem.at
     block[missing] = 0.0
     if column.missing_indicator:
-        return np.concatenate([block, missing[:, None].astype(np.float32)], axis=1)
-    return block
+        block = np.concatenate([block, missing[:, None].astype(np.float32)], axis=1)
+    return block, problem
 
 
 def _one_hot(codes: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.float32]:
@@ -183,11 +166,11 @@ def _one_hot(codes: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.float32
     return hot
 
 
-def _targets(table: Table, schema: Schema) -> npt.NDArray[np.int64]:
+def _targets(table: Table, schema: Schema) -> tuple[npt.NDArray[np.int64], _Problem]:
     target = schema.target
     nothing = np.zeros(len(table), dtype=bool)
     if isinstance(target, Threshold):
-        values = _numbers(table, target.column, nothing)
+        values, problem = _numbers(table, target.column, nothing)
         match target.operator:
             case ">":
                 holds = values > target.value
@@ -197,48 +180,47 @@ def _targets(table: Table, schema: Schema) -> npt.NDArray[np.int64]:
                 holds = values < target.value
             case "<=":
                 holds = values <= target.value
-        return holds.astype(np.int64)
+        return holds.astype(np.int64), problem
     numbers = {value: number for number, value in enumerate(target.values)}
-    return _codes(table, target.column, numbers, nothing, "is not one of the plan's target values")
+    return _codes(table, target.column, numbers, nothing, "the value is not one of the plan's target values")
 
 
-def _patients(table: Table, schema: Schema) -> list[bytes]:
+def _patients(table: Table, schema: Schema) -> tuple[list[bytes], _Problem]:
     cells = table.columns.get(schema.patient)
     if cells is None:
-        return [b"line %d" % line for line in table.lines]
-    for cell, line in zip(cells, table.lines, strict=True):
-        if not cell:
-            raise InputError(
-                f"{table.source}, line {line}, column {schema.patient!r}: the patient id is missing.",
-                remedy="Every record needs one: the patient is the unit of privacy.",
-            )
-    return [cell.encode() for cell in cells]
+        return [b"line %d" % line for line in table.lines], _no_problem(table)
+    # Ids are compared exactly as they are written. What is no UTF-8 is no id: b"" stands for both.
+    patients = [_identifier(cell) for cell in cells]
+    nameless = np.fromiter((not patient for patient in patients), dtype=bool, count=len(patients))
+    remedy = "Every record needs one: the patient is the unit of privacy."
+    return patients, _Problem(schema.patient, nameless, "the patient id is missing", remedy)
+
+
+def _identifier(cell: str) -> bytes:
+    try:
+        return cell.encode()
+    except UnicodeEncodeError:
+        return b""
 
 
 def _codes(
     table: Table, name: str, numbers: dict[str, int], missing: npt.NDArray[np.bool_], complaint: str
-) -> npt.NDArray[np.int64]:
+) -> tuple[npt.NDArray[np.int64], _Problem]:
     cells = table.columns[name]
     codes = np.fromiter((numbers.get(cell, -1) for cell in cells), dtype=np.int64, count=len(cells))
-    wrong = np.flatnonzero((codes < 0) & ~missing)
-    if wrong.size:
-        raise InputError(f"{table.source}, line {table.lines[wrong[0]]}, column {name!r}: the value {complaint}.")
-    return codes
+    return codes, _Problem(name, (codes < 0) & ~missing, complaint)
 
 
-def _numbers(table: Table, name: str, missing: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+def _numbers(table: Table, name: str, missing: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.float64], _Problem]:
     cells = table.columns[name]
     values = np.zeros(len(cells), dtype=np.float64)
     for index, (cell, absent) in enumerate(zip(cells, missing.tolist(), strict=True)):
         if not absent:
             values[index] = _number(cell)
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if wrong.size:
-        raise InputError(
-            f"{table.source}, line {table.lines[wrong[0]]}, column {name!r}: not a finite number.",
-            remedy="Correct the cell, or name its marker under `missing` in the plan's schema.",
-        )
-    return values
+    wrong = ~np.isfinite(values)
+    values[wrong] = 0.0
+    remedy = "Correct the cell, or name its marker under `missing` in the plan's schema."
+    return values, _Problem(name, wrong, "not a finite number", remedy)
 
 
 def _number(cell: str) -> float:
