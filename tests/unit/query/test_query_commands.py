@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,8 @@ from feddrm.contract.names import SiloId
 from feddrm.contract.roster import sign_roster
 from feddrm.contract.signed_plan import sign_plan
 from feddrm.contract.tickets import issue_ticket
+from feddrm.method.coarse import Grid, query_bits
+from feddrm.method.model import Embedder
 from feddrm.query.cli import app
 from feddrm.query.coordinator import Patience
 from feddrm.transport.client import BusyError
@@ -83,6 +86,24 @@ def test_the_coordinator_sees_embeddings_and_ciphertext_only(world: World, run: 
         assert features.tobytes() not in traffic
         assert features[:1].tobytes() not in traffic
         assert str(age).encode() not in traffic
+
+
+def test_a_route_request_carries_the_release_and_packed_codes(world: World, run: Run) -> None:
+    """Byte for byte: nothing else of a patient is in it, and the codes are of the plan's size."""
+    code, _, _ = run("route")
+    assert code == 0
+    features = np.stack([features_of(age, sex) for age, sex in ROWS])
+    plan, trunk = world.plan.plan, safetensors.numpy.load(world.trunk)
+    codes = Grid.of(plan, trunk).encode(Embedder.from_tensors(plan, trunk).embed(features))
+    assert query_bits(plan) == 14
+    assert {len(entry) for entry in codes} == {2}
+    (request,) = [
+        record.data
+        for record in read_recording(world.directory / "recording")
+        if record.method.endswith("/Route") and record.direction == "received"
+    ]
+    release = hashlib.sha256(world.offer.statement.body).digest()
+    assert request == b"\x0a\x20" + release + b"".join(b"\x12\x02" + entry for entry in codes)
 
 
 def test_many_rows_keep_their_order(world: World, run: Run) -> None:
