@@ -3,18 +3,19 @@
 A silo that was away accepts a sum on at least t agreeing acks (of which an honest majority checked the tags) and checks
 that it leads to the very model that they signed; a lost round on the round key's signature (design 5 and 9). A round
 that it applied but that t silos did not acknowledge may yet be declared lost: it then goes back to the model before.
+So only a certified round counts as released in the ledger. Silos' acks are worth more than the coordinator's word: t of
+them bring a round back that it declared lost.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from feddrm.contract import labels
 from feddrm.contract.announce import NO_PREVIOUS, outcome_hash
 from feddrm.contract.chunks import blob_hash
-from feddrm.contract.documents import canonical
-from feddrm.contract.errors import MalformedError, VerificationError
+from feddrm.contract.documents import canonical, parse_body
+from feddrm.contract.errors import MalformedError, NotAuthorisedError, VerificationError
 from feddrm.contract.messages import AckEvent, OutcomeEvent, RoundOutcome
 from feddrm.contract.rounds import Ack, Lost, sign_ack, verify_outcome
 from feddrm.contract.signed import sign
@@ -27,8 +28,6 @@ from silo.books import Books
 from silo.context import Context, Work
 from silo.effects import Effect, FetchSum, Int64s, Log, Send
 from silo.state import Job, Outcome, Resolved
-
-_LABELS: Final = {"released": labels.ROUND_ACK, "lost": labels.ROUND_LOST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Outcomes:
         self._books = books
         self._replay: Replay | None = None
 
-    def verified(self, job: Job, work: Work, total: VerifiedSum, now_ms: int) -> list[Effect]:
+    def verified(self, job: Job, work: Work, total: VerifiedSum) -> list[Effect]:
         """Apply, record and acknowledge the sum of the round after the job's last, whose tags this silo checked."""
         number, count = job.round + 1, len(total.survivors)
         after = self._next(job, work, number, total.words32, count)
@@ -60,7 +59,10 @@ class Outcomes:
             count=count,
             model=model_hash(after),
         )
-        self._end(job, work, Resolved("released", canonical(ack), certified=False), number, after, now_ms, ack.sum)
+        # No leaf yet: the sum is public, but only t acks make it the round's outcome.
+        self._context.state.resolve(
+            job.plan, work.stage, number, Resolved("released", canonical(ack), certified=False), after
+        )
         return [
             Log(f"Round {number}: the sum of {count} silos is verified and applied."),
             Send(AckEvent(sign_ack(ack, self._context.signer))),
@@ -73,7 +75,7 @@ class Outcomes:
             return []
         return [Send(AckEvent(sign(self._context.signer, labels.ROUND_ACK, known.record)))]
 
-    def certified(self, previous: RoundOutcome | None, job: Job, work: Work) -> bytes:
+    def certified(self, previous: RoundOutcome | None, job: Job, work: Work, now_ms: int) -> bytes:
         """The hash of the outcome on which the next round builds, checked against this silo's own memory.
 
         Raises:
@@ -88,37 +90,45 @@ class Outcomes:
         record = self._verify(previous, work)
         known = self._context.state.outcome(job.plan, job.round)
         kind, body = _record_of(previous)
-        if known is not None and not known.certified and kind == "lost":
-            self._take_back(job, work, record)
+        if known is not None and not known.certified and isinstance(record, Lost):
+            self._lose(job, work, record, previous, now_ms)
         elif known is None or known.outcome != kind or (kind == "released" and known.record != body):
             raise VerificationError(f"Its outcome of round {job.round} is not the one that this silo knows.")
-        else:
-            self._context.state.certify(job.plan, job.round)
+        elif isinstance(record, Ack):
+            self._certify(job, work, record, now_ms)
         return outcome_hash(previous)
 
     def outcome(self, event: OutcomeEvent, job: Job, work: Work, now_ms: int) -> list[Effect]:
         """Replay a missed round, or settle the last one."""
         outcome = event.outcome
         known = self._context.state.outcome(job.plan, outcome.round)
-        if outcome.round not in (job.round, job.round + 1) or (known is not None and known.certified):
+        if outcome.round not in (job.round, job.round + 1):
+            return []
+        # What t silos acknowledged is final, and a lost round is not lost twice.
+        if known is not None and known.certified and (known.outcome == "released" or outcome.lost is not None):
             return []
         try:
             record = self._verify(outcome, work)
         except (VerificationError, MalformedError) as error:
             return [Log(f"Refused an outcome: {error}", warning=True)]
-        kind, body = _record_of(outcome)
-        if known is not None and known.outcome == kind == "released" and known.record == body:
-            self._context.state.certify(job.plan, outcome.round)
-            return []
         if isinstance(record, Lost):
-            if known is not None:
-                self._take_back(job, work, record)
-            else:
-                before = self._model(job, job.round)
-                self._end(job, work, Resolved("lost", body, certified=True), record.round, before, now_ms, b"")
+            self._lose(job, work, record, outcome, now_ms)
             return [Log(f"Round {record.round} was lost: {record.reason}.")]
+        if known is not None and known.outcome == "released" and known.record == canonical(record):
+            self._certify(job, work, record, now_ms)
+            return []
+        effects: list[Effect] = [FetchSum(record.sum, work.sum_size)]
+        if known is not None and known.outcome == "lost":
+            effects.insert(0, self._contradiction(job, outcome))
         self._replay = Replay(job.plan, record)
-        return [FetchSum(record.sum, work.sum_size)]
+        return effects
+
+    def overruled(self, previous: RoundOutcome | None, job: Job, work: Work, now_ms: int) -> list[Effect]:
+        """What an announcement proves of the last round although this silo was told that it is lost."""
+        known = self._context.state.outcome(job.plan, job.round)
+        if known is None or known.outcome != "lost" or previous is None or previous.round != job.round:
+            return []
+        return self.outcome(OutcomeEvent(previous), job, work, now_ms)
 
     def fetched(self, blob: bytes, data: bytes, job: Job, work: Work, now_ms: int) -> bool:
         """Apply the sum of a replayed round; True if the round is over now.
@@ -140,20 +150,72 @@ class Outcomes:
         after = self._next(job, work, ack.round, words, ack.count)
         if model_hash(after) != ack.model:
             raise VerificationError(f"The sum of round {ack.round} does not lead to the acknowledged model.")
-        self._end(job, work, Resolved("released", canonical(ack), certified=True), ack.round, after, now_ms, ack.sum)
+        # A round that was taken for lost until now: the one begun after it was trained from a model that no longer is.
+        self._books.abandon(work, ack.round + 1, AbortReason.LOST, now_ms)
+        before = self._context.state.outcome(job.plan, ack.round - 1)
+        if before is not None and before.outcome == "released" and not before.certified:
+            # t silos built on exactly what this one holds of the round before, so that was certified, too.
+            self._certify(job, work, parse_body(before.record, Ack, what="The stored ack"), now_ms)
+        # Leaves first, here as everywhere below: after a crash between the two the same happens again, and finds them.
+        self._settle(job, work, ack, now_ms)
+        self._context.state.resolve(
+            job.plan, work.stage, ack.round, Resolved("released", canonical(ack), certified=True), after
+        )
         return True
 
     def _verify(self, outcome: RoundOutcome, work: Work) -> Ack | Lost:
-        record = verify_outcome(outcome, work.plan, self._context.roster, plan_hash=work.plan_hash, stage=work.stage)
+        try:
+            record = verify_outcome(
+                outcome, work.plan, self._context.roster, plan_hash=work.plan_hash, stage=work.stage
+            )
+        except NotAuthorisedError as error:
+            # The roster lost a silo of this plan in the middle of the job.
+            raise VerificationError(
+                f"The outcome of round {outcome.round} cannot be verified: {error.message}",
+                remedy="A silo of this plan is no longer in the pinned roster; the job needs a new plan.",
+            ) from error
         if isinstance(record, Ack) and record.count < work.quorum:
             raise VerificationError(f"The sum of round {record.round} has too few silos in it.")
         return record
 
-    def _take_back(self, job: Job, work: Work, record: Ack | Lost) -> None:
-        """The last round was applied here but is lost for the federation. Its ledger leaf stays: the sum was public."""
-        body = canonical(record)
-        before = self._model(job, job.round - 1)
-        self._context.state.resolve(job.plan, work.stage, job.round, Resolved("lost", body, certified=True), before)
+    def _lose(self, job: Job, work: Work, record: Lost, outcome: RoundOutcome, now_ms: int) -> None:
+        """The round, applied here or not, does not count; the model is the one before it."""
+        # The round before may still wait for its certificate, which comes no more: it counts as not released, either.
+        for number in (record.round - 1, record.round):
+            self._books.abandon(work, number, AbortReason.LOST, now_ms)
+        if outcome.lost is not None:
+            self._context.state.keep_evidence(job.plan, record.round, outcome.lost.to_json())
+        self._context.state.resolve(
+            job.plan,
+            work.stage,
+            record.round,
+            Resolved("lost", canonical(record), certified=True),
+            self._model(job, record.round - 1),
+        )
+
+    def _certify(self, job: Job, work: Work, ack: Ack, now_ms: int) -> None:
+        self._settle(job, work, ack, now_ms)
+        self._context.state.certify(job.plan, ack.round)
+
+    def _settle(self, job: Job, work: Work, ack: Ack, now_ms: int) -> None:
+        """End a certified round in the ledger: as released if this silo's update may be in its sum."""
+        if any(entered.masked for entered in self._context.state.entered(job.plan, work.stage, ack.round)):
+            self._books.released(work, ack.round, ack.sum, ack.model, now_ms)
+        else:
+            self._books.abandon(work, ack.round, AbortReason.DROPPED, now_ms)
+
+    def _contradiction(self, job: Job, outcome: RoundOutcome) -> Log:
+        """t silos certify a round that the coordinator signed as lost: both are kept, as evidence against it."""
+        state = self._context.state
+        acks = f"[{','.join(ack.to_json() for ack in outcome.acks)}]"
+        lost = state.evidence(job.plan, outcome.round)
+        if acks not in lost:
+            state.keep_evidence(job.plan, outcome.round, acks)
+        return Log(
+            f"The coordinator declared round {outcome.round} lost, yet t silos acknowledged it; the round counts."
+            f" Evidence: {' '.join(lost)} {acks}",
+            warning=True,
+        )
 
     def _next(self, job: Job, work: Work, number: int, words: Int64s, count: int) -> Int64s:
         plan = work.plan
@@ -170,22 +232,6 @@ class Outcomes:
         if model is None:
             raise LookupError("the state holds no model of a round that it needs")
         return model
-
-    def _end(
-        self, job: Job, work: Work, resolved: Resolved, number: int, model: Int64s, now_ms: int, total: bytes
-    ) -> None:
-        # The leaf first: after a crash between the two the round is replayed, and the leaf is found to be there.
-        if resolved.outcome == "released" and not self._masked(job, work, number):
-            self._books.abandon(work, number, AbortReason.DROPPED, now_ms)
-        elif resolved.outcome == "released":
-            self._books.released(work, number, total, model_hash(model), now_ms)
-        else:
-            self._books.abandon(work, number, AbortReason.LOST, now_ms)
-        self._context.state.resolve(job.plan, work.stage, number, resolved, model)
-
-    def _masked(self, job: Job, work: Work, number: int) -> bool:
-        """Whether this silo's update may be in the round's sum."""
-        return any(entered.masked for entered in self._context.state.entered(job.plan, work.stage, number))
 
 
 def _record_of(outcome: RoundOutcome) -> tuple[Outcome, bytes]:

@@ -7,6 +7,7 @@ shares, masks and seeds are never here: a session of another process is dead.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from feddrm.contract.errors import InputError
+from feddrm.contract.files import file_error
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+# A reader that stays away from the log's end for longer than this only postpones the log's truncation.
+_CHECKPOINT_WAIT_MS: Final = 200
+_WAIT_MS: Final = 5000
 _SCHEMA: Final = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
 CREATE TABLE jobs (
@@ -39,13 +44,31 @@ CREATE TABLE outcomes (
   plan BLOB, round INTEGER, outcome TEXT NOT NULL, record BLOB NOT NULL, certified INTEGER NOT NULL,
   PRIMARY KEY (plan, round)
 ) STRICT;
-CREATE TABLE releases (serial INTEGER PRIMARY KEY, release BLOB NOT NULL UNIQUE, plan BLOB NOT NULL) STRICT;
+CREATE TABLE releases (
+  serial INTEGER PRIMARY KEY, release BLOB NOT NULL UNIQUE, plan BLOB NOT NULL UNIQUE, model BLOB NOT NULL,
+  personal BLOB NOT NULL
+) STRICT;
+CREATE TABLE evidence (serial INTEGER PRIMARY KEY, plan BLOB, round INTEGER, text TEXT NOT NULL) STRICT;
 CREATE TABLE heads (silo TEXT PRIMARY KEY, size INTEGER NOT NULL, note BLOB NOT NULL) STRICT;
 CREATE TABLE answers (
   query BLOB PRIMARY KEY, querier TEXT NOT NULL, day INTEGER NOT NULL, records INTEGER NOT NULL, answer BLOB NOT NULL
 ) STRICT;
 CREATE INDEX answers_of_a_day ON answers (querier, day);
+CREATE TABLE tickets (nonce BLOB PRIMARY KEY, query BLOB NOT NULL) STRICT;
 """
+
+
+NO_RESTORE: Final = (
+    "Do not put back a copy of state/: an older agent.db or ledger.db repeats what was already sent, and peers exclude"
+    " a ledger that goes back. Keep the directory as it is and ask the federation's operator."
+)
+
+LEDGER_REMEDY: Final = (
+    "Do not put back a copy of it: to the peers that is a rollback, and they exclude this silo. Do not delete it"
+    " either: what was spent stays spent. Keep state/ as it is and ask the federation's operator: the auditor can tell"
+    " from the newest export and the peers' heads how much was spent. This silo takes part again only under a new name"
+    " and ledger, with a policy whose caps for life are what that leaves."
+)
 
 
 class Database:
@@ -56,15 +79,18 @@ class Database:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open or create the database.
+        """Open or create the database, readable by this user only.
 
         Raises:
-            InputError: the file is no state database of this version.
+            InputError: the file is no state database of this version, or cannot be opened.
         """
-        db = sqlite3.connect(path, isolation_level=None, timeout=5)
+        _make_private(path)
+        db = sqlite3.connect(path, isolation_level=None, timeout=_WAIT_MS / 1000)
         try:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
+            # What is deleted (updates before masking above all) is overwritten, not only unlinked.
+            db.execute("PRAGMA secure_delete=ON")
             if sys.platform == "darwin":
                 db.execute("PRAGMA fullfsync=1")
             version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -77,11 +103,10 @@ class Database:
                 )
         except sqlite3.DatabaseError as error:
             db.close()
-            raise InputError(
-                f"{path} is not a silo's state database ({error}).", remedy="Restore it from a backup."
-            ) from error
-        path.chmod(0o600)
-        return cls(db)
+            raise InputError(f"{path} is not a silo's state database ({error}).", remedy=NO_RESTORE) from error
+        opened = cls(db)
+        opened.forget_deleted()
+        return opened
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -97,6 +122,12 @@ class Database:
     def close(self) -> None:
         """Close the database."""
         self._db.close()
+
+    def forget_deleted(self) -> None:
+        """Cut the write-ahead log, which keeps what was deleted until then. A reader in the way postpones that."""
+        self._db.execute(f"PRAGMA busy_timeout={_CHECKPOINT_WAIT_MS}")
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.execute(f"PRAGMA busy_timeout={_WAIT_MS}")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -136,3 +167,15 @@ class Database:
     def rows(self) -> sqlite3.Connection:
         """The connection, for the classes that own tables."""
         return self._db
+
+
+def _make_private(path: Path) -> None:
+    """SQLite gives the log and the index beside a database the database's own mode: so that must be 0600 before."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        for suffix in ("", "-wal", "-shm"):
+            file = path.with_name(path.name + suffix)
+            if file.exists():
+                file.chmod(0o600)
+    except OSError as error:
+        raise file_error(error, path) from error

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hpke import MLKEM768X25519PrivateKey
 
-from feddrm.contract.errors import FeddrmError, MalformedError, NotAuthorisedError
+from feddrm.contract.errors import FeddrmError, NotAuthorisedError
 from feddrm.contract.messages import Answer, SealedQuery
 from feddrm.contract.roster import Roster
 from feddrm.contract.seal import AskContext, OpenedRequest, open_request, query_hash, seal_answer
-from feddrm.contract.tickets import ticket_hash, verify_ticket
+from feddrm.contract.tickets import TICKET_LIFETIME_MS, Ticket, ticket_hash, verify_ticket
 from silo.answers import Answers
 
 _DAY_MS: Final = 86_400_000
@@ -32,7 +32,7 @@ BUSY: Final = "busy"
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A query that may be answered: `features` float32[n, d] go to the model, then `Answerer.finish`."""
+    """A query that may be answered: `features` float32[1, d] go to the model, then `Answerer.finish`."""
 
     query: bytes
     querier: str
@@ -48,8 +48,8 @@ class Answerer:
         roster: the pinned one.
         me: this silo's name.
         width_of: (release) -> number of features, or None when this silo cannot answer for that release.
-        answers_per_day: budget of each querier, in records.
-        capacity: queries in work at once.
+        answers_per_day: budget of each querier, in records; its refused questions count, too.
+        capacity: queries in work at once; one querier gets at most half of it.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Answerer:
         self._width_of = width_of
         self._answers_per_day = answers_per_day
         self._capacity = capacity
-        self._working: dict[bytes, tuple[str, int]] = {}
+        self._working: dict[bytes, str] = {}
 
     def admit(self, event: SealedQuery, now_ms: int) -> tuple[Answer | Admitted | None, str]:
         """Check a query.
@@ -86,42 +86,69 @@ class Answerer:
             return Answer(event.query, refusal=REFUSED), "the query's bytes do not have its hash"
         known = self._answers.answer(query)
         if known is not None:
-            return Answer(query, answer=known), ""
+            return (Answer(query, answer=known) if known else Answer(query, refusal=REFUSED)), ""
         if query in self._working:
             return None, ""
-        if len(self._working) >= self._capacity:
+        mine = sum(name == event.querier for name in self._working.values())
+        # One querier alone must not keep all others waiting.
+        if len(self._working) >= self._capacity or mine >= max(1, self._capacity // 2):
             return Answer(query, refusal=BUSY), ""
         try:
-            admitted = self._open(event, query, now_ms)
+            ticket, width, admitted = self._open(event, query, now_ms)
         except FeddrmError as error:
+            # Nobody knows who asked: charging it to the name would let others use up an honest querier's budget.
             return Answer(query, refusal=REFUSED), str(error)
-        records = len(admitted.features)
-        used = self._answers.answered(admitted.querier, now_ms // _DAY_MS)
-        used += sum(count for name, count in self._working.values() if name == admitted.querier)
-        if used + records > self._answers_per_day:
+        day = now_ms // _DAY_MS
+        if self._answers.answered(admitted.querier, day) + mine + 1 > self._answers_per_day:
             return Answer(query, refusal=BUDGET), f"{admitted.querier} has used up its answers of today"
-        self._working[query] = (admitted.querier, records)
+        problem = self._problem(ticket, width, admitted)
+        if problem:
+            self._answers.add(query, admitted.querier, day, 1, b"")
+            return Answer(query, refusal=REFUSED), problem
+        self._working[query] = admitted.querier
         return admitted, ""
 
     def finish(self, admitted: Admitted, probabilities: npt.NDArray[np.float32], now_ms: int) -> Answer:
-        """Seal and sign an answer, float32[n, classes]; durable before it is returned."""
+        """Seal and sign an answer, float32[1, classes], refused if not finite; durable before it is returned."""
+        if not np.isfinite(probabilities).all():
+            return self.fail(admitted, now_ms)
         sealed = seal_answer(admitted.opened, probabilities, signer=self._signer)
-        self._answers.add(admitted.query, admitted.querier, now_ms // _DAY_MS, len(admitted.features), sealed)
+        self._answers.add(admitted.query, admitted.querier, now_ms // _DAY_MS, 1, sealed)
         self._working.pop(admitted.query, None)
         return Answer(admitted.query, answer=sealed)
 
-    def fail(self, admitted: Admitted) -> Answer:
-        """The model could not answer."""
-        self._working.pop(admitted.query, None)
+    def fail(self, admitted: Admitted, now_ms: int) -> Answer:
+        """The model could not answer; the question counts all the same."""
+        if self._working.pop(admitted.query, None) is not None and self._answers.answer(admitted.query) is None:
+            self._answers.add(admitted.query, admitted.querier, now_ms // _DAY_MS, 1, b"")
         return Answer(admitted.query, refusal=REFUSED)
 
-    def _open(self, event: SealedQuery, query: bytes, now_ms: int) -> Admitted:
+    def drop(self, admitted: Admitted) -> None:
+        """Nobody waits for the answer any more, or it was given."""
+        self._working.pop(admitted.query, None)
+
+    def _problem(self, ticket: Ticket, width: int, admitted: Admitted) -> str:
+        """Why a question whose querier is known is refused, or nothing. Uses its ticket up, durably."""
+        if not self._answers.use_ticket(ticket.nonce, admitted.query):
+            return f"{admitted.querier} asked a second question with one ticket"
+        if admitted.features.shape != (1, width):
+            shape = "x".join(map(str, admitted.features.shape))
+            return f"{admitted.querier} sent {shape} features; a ticket is for one record of {width}"
+        # A NaN fails the comparison, too.
+        if not (np.abs(admitted.features) <= 1.0).all():
+            return f"{admitted.querier} sent features that no record of the schema has"
+        return ""
+
+    def _open(self, event: SealedQuery, query: bytes, now_ms: int) -> tuple[Ticket, int, Admitted]:
         self._roster.check_current(now_ms)
         # NotAuthorisedError unless the *pinned* roster lists the querier, whatever the coordinator says.
         querier = self._roster.find(event.querier, "querier")
         ticket = verify_ticket(
             event.ticket, roster=self._roster, querier=querier.name, silo=self._me, release=None, now_ms=now_ms
         )
+        # Shorter than verify_ticket allows: a silo relies on no more than what an honest coordinator issues.
+        if ticket.expires_ms - ticket.issued_ms > TICKET_LIFETIME_MS:
+            raise NotAuthorisedError("The ticket's lifetime is longer than tickets live.")
         width = self._width_of(ticket.release)
         if width is None:
             raise NotAuthorisedError("This silo did not sign the release that the ticket names.")
@@ -136,6 +163,4 @@ class Answerer:
         opened = open_request(
             event.sealed, context=context, private_key=self._sealing, querier_key=querier.identity, now_ms=now_ms
         )
-        if opened.features.shape[1] != width:
-            raise MalformedError(f"The query has {opened.features.shape[1]} features, the release {width}.")
-        return Admitted(query, querier.name, ticket.release, opened.features, opened)
+        return ticket, width, Admitted(query, querier.name, ticket.release, opened.features, opened)

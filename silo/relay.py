@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from feddrm.contract.errors import FeddrmError
 from feddrm.contract.messages import Answer, Capacity, SealedQuery, ServeEvent
+from silo.boundary import survivable
 from silo.context import Work
-from silo.inference import Admitted, Answerer
+from silo.inference import REFUSED, Admitted, Answerer
 from silo.link import Backoff, Link
 from silo.state import State
 from silo.workshop import make_predictor
@@ -51,13 +52,14 @@ class Released:
         if work is None:
             raise LookupError("a query was admitted for an unknown release")
         plan = work.plan
-        model = self._state.model(work.plan_hash, plan.training.rounds)
-        personal = self._state.personal(work.plan_hash)
-        if model is None or personal is None:
+        # As signed, not as the plan's newest: a release answers with its own model whatever happened to the job since.
+        models = self._state.release_models(release)
+        if models is None:
             raise LookupError("the state holds no model of a signed release")
+        model, personal = models
 
         def load() -> Predictor:
-            predictor = make_predictor(plan, model, personal[1], self._threads)
+            predictor = make_predictor(plan, model, personal, self._threads)
             self._loaded = (release, predictor)
             return predictor
 
@@ -115,15 +117,24 @@ class Relay:
             if not self._changed.is_set():
                 await asyncio.sleep(backoff.next())
 
+    def _receive(self, event: SealedQuery) -> Answer | Admitted | None:
+        """Judge a query. Whatever goes wrong in that, the querier gets the one refusal and the agent lives."""
+        try:
+            admitted, detail = self._answerer.admit(event, _now_ms())
+        except Exception as error:  # noqa: BLE001 - the boundary towards queriers
+            survivable(error, f"a query of {event.querier}")
+            return Answer(event.query, refusal=REFUSED)
+        if detail:
+            logger.warning("A query of %s is refused: %s", event.querier, detail)
+        return admitted
+
     async def _serve(self, link: Link, capacity: Capacity) -> None:
         outbox: asyncio.Queue[ServeEvent] = asyncio.Queue()
         try:
             async with asyncio.TaskGroup() as group:
 
                 def receive(event: SealedQuery) -> None:
-                    admitted, detail = self._answerer.admit(event, _now_ms())
-                    if detail:
-                        logger.warning("A query of %s is refused: %s", event.querier, detail)
+                    admitted = self._receive(event)
                     if isinstance(admitted, Answer):
                         outbox.put_nowait(admitted)
                     elif admitted is not None:
@@ -132,21 +143,28 @@ class Relay:
                 await link.serve(capacity, outbox, receive)
         except* FeddrmError as errors:
             logger.info("The query relay was interrupted: %s", errors.exceptions[0])
+        except* Exception as errors:  # noqa: BLE001 - the boundary towards the coordinator
+            for error in errors.exceptions:
+                survivable(error, "the query relay")
 
     async def _answer(self, admitted: Admitted, outbox: asyncio.Queue[ServeEvent]) -> None:
-        answered = False
+        """Answer a query, or refuse it for whatever reason: the agent lives."""
         try:
             load = self._released.predictor(admitted.release)
             prediction = await asyncio.get_running_loop().run_in_executor(
                 self._pool, lambda: load().predict(admitted.features)
             )
-            outbox.put_nowait(self._answerer.finish(admitted, prediction.probabilities, _now_ms()))
-            answered = True
+            answer = self._answerer.finish(admitted, prediction.probabilities, _now_ms())
         except FeddrmError as error:
             logger.warning("A query could not be answered: %s", error)
+            answer = self._answerer.fail(admitted, _now_ms())
+        except Exception as error:  # noqa: BLE001 - the boundary towards queriers
+            survivable(error, f"a query of {admitted.querier}")
+            answer = self._answerer.fail(admitted, _now_ms())
         finally:
-            if not answered:
-                outbox.put_nowait(self._answerer.fail(admitted))
+            # The stream broke meanwhile: the same question may come again on the next one.
+            self._answerer.drop(admitted)
+        outbox.put_nowait(answer)
 
 
 def _now_ms() -> int:

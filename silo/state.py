@@ -98,6 +98,7 @@ class State(Database):
         with self.transaction():
             self._db.execute("UPDATE jobs SET ended=? WHERE plan=? AND ended IS NULL", (reason or "ended", plan))
             self._db.execute("DELETE FROM updates WHERE plan=?", (plan,))
+        self.forget_deleted()
 
     def model(self, plan: bytes, round_number: int) -> Int64s | None:
         """The shared fixed-point model after a round, int64[n]; the last two are kept."""
@@ -225,7 +226,11 @@ class State(Database):
         return None if row is None else Resolved(row[0], bytes(row[1]), bool(row[2]))
 
     def resolve(self, plan: bytes, stage: int, round_number: int, resolved: Resolved, model: Int64s) -> None:
-        """End a round with the model after it. The update is dropped: it is never masked again."""
+        """End a round, perhaps in another way than before, with the model after it.
+
+        Updates are dropped: of this round, as it is never masked again, and of a later one, which was trained from a
+        model that no longer is.
+        """
         with self.transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO outcomes VALUES (?,?,?,?,?)",
@@ -236,7 +241,19 @@ class State(Database):
             )
             self._db.execute("DELETE FROM models WHERE plan=? AND round<?", (plan, round_number - 1))
             self._db.execute("UPDATE jobs SET round=? WHERE plan=?", (round_number, plan))
-            self._db.execute("DELETE FROM updates WHERE plan=? AND stage=? AND round<=?", (plan, stage, round_number))
+            self._db.execute("DELETE FROM updates WHERE plan=? AND stage=?", (plan, stage))
+        self.forget_deleted()
+
+    def keep_evidence(self, plan: bytes, round_number: int, text: str) -> None:
+        """Keep a signed outcome, as JSON, for the day that another one of the same round appears."""
+        self._db.execute("INSERT INTO evidence (plan, round, text) VALUES (?,?,?)", (plan, round_number, text))
+
+    def evidence(self, plan: bytes, round_number: int) -> tuple[str, ...]:
+        """What was kept of a round, oldest first."""
+        rows = self._db.execute(
+            "SELECT text FROM evidence WHERE plan=? AND round=? ORDER BY serial", (plan, round_number)
+        )
+        return tuple(row[0] for row in rows)
 
     def certify(self, plan: bytes, round_number: int) -> None:
         """A round's outcome was seen certified."""
@@ -249,14 +266,30 @@ class State(Database):
 
     # releases that this silo signed and can answer for
 
-    def add_release(self, release: bytes, plan: bytes) -> None:
-        """Remember a signed release by the hash of its statement."""
-        self._db.execute("INSERT OR IGNORE INTO releases (release, plan) VALUES (?,?)", (release, plan))
+    def add_release(self, release: bytes, plan: bytes, model: Int64s, personal: Int64s) -> bool:
+        """Remember a release by the hash of its statement, with the models that answer for it, before it is signed.
+
+        Returns:
+            False if another release of the plan was signed before: there is one for each plan, for good.
+        """
+        self._db.execute(
+            "INSERT OR IGNORE INTO releases (release, plan, model, personal) VALUES (?,?,?,?)",
+            (release, plan, model.astype("<i8").tobytes(), personal.astype("<i8").tobytes()),
+        )
+        return self.release_plan(release) == plan
 
     def release_plan(self, release: bytes) -> bytes | None:
         """The plan whose model a release is."""
         row = self._db.execute("SELECT plan FROM releases WHERE release=?", (release,)).fetchone()
         return None if row is None else bytes(row[0])
+
+    def release_models(self, release: bytes) -> tuple[Int64s, Int64s] | None:
+        """(shared model int64[n], personal head int64[m]) as they were when the release was signed."""
+        row = self._db.execute("SELECT model, personal FROM releases WHERE release=?", (release,)).fetchone()
+        if row is None:
+            return None
+        model, personal = (np.frombuffer(blob, "<i8").astype(np.int64) for blob in row)
+        return model, personal
 
     def last_release(self) -> bytes | None:
         """The newest release that this silo signed."""

@@ -15,7 +15,7 @@ from feddrm.contract.errors import VerificationError
 from feddrm.contract.identity import MemberKeys
 from feddrm.contract.messages import Answer, SealedQuery
 from feddrm.contract.seal import AskContext, PendingAnswer, open_answer, query_hash, seal_request
-from feddrm.contract.tickets import Ticket, issue_ticket, ticket_hash
+from feddrm.contract.tickets import TICKET_LIFETIME_MS, Ticket, issue_ticket, ticket_hash
 from silo.answers import Answers
 from silo.inference import BUDGET, BUSY, REFUSED, Admitted, Answerer
 from silo.state import State
@@ -61,7 +61,14 @@ class Bench:
         return issue_ticket(Ticket.model_validate({**fields, **change}), key)
 
     def ask(
-        self, *, keys: MemberKeys | None = None, width: int = 3, records: int = 1, ticket: Any = None, **context: Any
+        self,
+        *,
+        keys: MemberKeys | None = None,
+        width: int = 3,
+        records: int = 1,
+        value: float = 1.0,
+        ticket: Any = None,
+        **context: Any,
     ) -> tuple[SealedQuery, PendingAnswer]:
         ticket = ticket or self.ticket()
         fields = {
@@ -73,7 +80,7 @@ class Bench:
             "ticket": ticket_hash(ticket),
         }
         sealed, pending = seal_request(
-            np.ones((records, width), np.float32),
+            np.full((records, width), value, np.float32),
             context=AskContext(**{**fields, **context}),
             sealing_key=self.trial.keys["alpha"].sealing.public(),
             signer=(keys or self.trial.querier).identity,
@@ -95,11 +102,11 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_an_enrolled_querier_gets_a_signed_answer(bench: Bench) -> None:
-    event, pending = bench.ask(records=2)
+    event, pending = bench.ask()
     answer = bench.answer(event)
     assert answer is not None
     opened = open_answer(pending, answer.answer, silo_key=bench.trial.keys["alpha"].identity_public)
-    assert opened.tolist() == [[0.25, 0.75]] * 2
+    assert opened.tolist() == [[0.25, 0.75]]
     with pytest.raises(VerificationError):
         open_answer(pending, answer.answer, silo_key=bench.trial.keys["beta"].identity_public)
 
@@ -163,27 +170,112 @@ def test_a_query_of_another_width_is_refused(bench: Bench) -> None:
 
 
 def test_an_old_request_is_refused(bench: Bench) -> None:
-    event, _ = bench.ask(ticket=bench.ticket(expires_ms=NOW + DAY // 2))
-    assert bench.answer(event, NOW + DAY // 3) == Answer(event.query, refusal=REFUSED)
+    ticket = bench.ticket(issued_ms=NOW + 55 * 60_000, expires_ms=NOW + 65 * 60_000)
+    event, _ = bench.ask(ticket=ticket)
+    assert bench.answer(event, NOW + 61 * 60_000) == Answer(event.query, refusal=REFUSED)
 
 
-def test_the_budget_of_a_day_counts_records_and_those_in_work(tmp_path: Path) -> None:
+def test_the_budget_of_a_day_counts_what_was_answered_refused_and_is_in_work(tmp_path: Path) -> None:
     bench = Bench(tmp_path, answers_per_day=3)
-    first, _ = bench.ask(records=2)
+    first, _ = bench.ask()
     bench.answer(first)
+    refused, _ = bench.ask(width=4)
+    assert bench.answer(refused) == Answer(refused.query, refusal=REFUSED)
     waiting, _ = bench.ask()
     assert isinstance(bench.answerer.admit(waiting, NOW)[0], Admitted)
     over, _ = bench.ask()
     assert bench.answer(over) == Answer(over.query, refusal=BUDGET)
-    # A repeat costs nothing, and a refusal was not kept as the answer for ever.
+    # A repeat costs nothing, and a refusal for want of budget was not kept as the answer for ever.
     repeated = bench.answer(first)
     assert repeated is not None
     assert repeated.answer
+    assert bench.answer(refused) == Answer(refused.query, refusal=REFUSED)
     bench.state.close()
     bench.start()
     again = bench.answer(over)
     assert again is not None
     assert again.answer
+
+
+def test_refused_questions_use_the_budget_up(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, answers_per_day=5)
+    for _ in range(5):
+        event, _ = bench.ask(value=1.5)
+        assert bench.answer(event) == Answer(event.query, refusal=REFUSED)
+    event, _ = bench.ask()
+    assert bench.answer(event) == Answer(event.query, refusal=BUDGET)
+
+
+@pytest.mark.parametrize("value", [1.0000001, -1.5, 3e38])
+def test_features_that_no_record_has_are_refused(bench: Bench, value: float) -> None:
+    event, _ = bench.ask(value=value)
+    assert bench.answer(event) == Answer(event.query, refusal=REFUSED)
+    assert Answers(bench.state).answered("desk", NOW // DAY) == 1
+
+
+def test_a_ticket_is_for_one_record(bench: Bench) -> None:
+    event, _ = bench.ask(records=2)
+    assert bench.answer(event) == Answer(event.query, refusal=REFUSED)
+
+
+def test_a_model_that_gives_no_probabilities_is_a_refusal(bench: Bench) -> None:
+    for bad in (np.nan, np.inf):
+        event, _ = bench.ask()
+        admitted, _ = bench.answerer.admit(event, NOW)
+        assert isinstance(admitted, Admitted)
+        answer = bench.answerer.finish(admitted, np.array([[bad, 0.5]], np.float32), NOW)
+        assert answer == Answer(event.query, refusal=REFUSED)
+        # Nothing is left in work.
+        assert bench.answer(event) == Answer(event.query, refusal=REFUSED)
+    assert Answers(bench.state).answered("desk", NOW // DAY) == 2
+
+
+def test_a_ticket_answers_one_question_even_after_a_restart(bench: Bench) -> None:
+    ticket = bench.ticket()
+    first, _ = bench.ask(ticket=ticket)
+    second, _ = bench.ask(ticket=ticket)
+    answered = bench.answer(first)
+    assert answered is not None
+    assert answered.answer
+    assert bench.answer(second) == Answer(second.query, refusal=REFUSED)
+    assert bench.answer(first) == answered
+    bench.state.close()
+    bench.start()
+    third, _ = bench.ask(ticket=ticket)
+    assert bench.answer(third) == Answer(third.query, refusal=REFUSED)
+    assert bench.answer(first) == answered
+
+
+def test_a_ticket_is_used_before_anything_is_predicted(bench: Bench) -> None:
+    """A crash while the model works must not free the ticket for another question; the same one may come again."""
+    ticket = bench.ticket()
+    first, _ = bench.ask(ticket=ticket)
+    assert isinstance(bench.answerer.admit(first, NOW)[0], Admitted)
+    bench.state.close()
+    bench.start()
+    second, _ = bench.ask(ticket=ticket)
+    assert bench.answer(second) == Answer(second.query, refusal=REFUSED)
+    answer = bench.answer(first)
+    assert answer is not None
+    assert answer.answer
+
+
+def test_two_tickets_of_one_nonce_are_one_ticket(bench: Bench) -> None:
+    nonce = os.urandom(32)
+    first, _ = bench.ask(ticket=bench.ticket(nonce=nonce))
+    second, _ = bench.ask(ticket=bench.ticket(nonce=nonce, issued_ms=NOW - 1))
+    answer = bench.answer(first)
+    assert answer is not None
+    assert answer.answer
+    assert bench.answer(second) == Answer(second.query, refusal=REFUSED)
+
+
+def test_a_ticket_that_lives_longer_than_tickets_do_is_refused(bench: Bench) -> None:
+    for lifetime, accepted in ((TICKET_LIFETIME_MS, True), (TICKET_LIFETIME_MS + 1, False)):
+        event, _ = bench.ask(ticket=bench.ticket(expires_ms=NOW + lifetime))
+        answer = bench.answer(event)
+        assert answer is not None
+        assert bool(answer.answer) == accepted
 
 
 def test_capacity_limits_what_is_in_work(tmp_path: Path) -> None:
@@ -193,7 +285,24 @@ def test_capacity_limits_what_is_in_work(tmp_path: Path) -> None:
     assert isinstance(admitted, Admitted)
     second, _ = bench.ask()
     assert bench.answer(second) == Answer(second.query, refusal=BUSY)
-    bench.answerer.fail(admitted)
+    bench.answerer.fail(admitted, NOW)
     answer = bench.answer(second)
+    assert answer is not None
+    assert answer.answer
+
+
+def test_one_querier_gets_at_most_half_of_the_capacity(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, capacity=4)
+    working = []
+    for _ in range(2):
+        event, _ = bench.ask()
+        working.append(bench.answerer.admit(event, NOW)[0])
+    assert all(isinstance(admitted, Admitted) for admitted in working)
+    third, _ = bench.ask()
+    assert bench.answer(third) == Answer(third.query, refusal=BUSY)
+    # A stream that breaks gives its places back, and the question may come again.
+    assert isinstance(working[0], Admitted)
+    bench.answerer.drop(working[0])
+    answer = bench.answer(third)
     assert answer is not None
     assert answer.answer
