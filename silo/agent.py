@@ -25,6 +25,7 @@ from feddrm.contract.errors import FeddrmError, UnreachableError
 from feddrm.contract.home import SiloHome
 from feddrm.contract.messages import CoordinatorEvent, Hello, SiloEvent
 from feddrm.contract.pin import Offer
+from silo.boundary import survivable
 from silo.context import Context
 from silo.effects import (
     Connected,
@@ -144,6 +145,9 @@ class Agent:
                 problem = "The coordinator closed the stream."
             except FeddrmError as error:
                 problem = str(error)
+            except Exception as error:  # noqa: BLE001 - the boundary towards the coordinator
+                survivable(error, "the control stream")
+                problem = "The control stream broke."
             self._outbox = None
             self._note("connected", False)
             if problem != said:
@@ -218,7 +222,13 @@ class Agent:
                     self._start(self._fetch(effect))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._group.create_task(work)
+        return self._group.create_task(self._survive(work))
+
+    async def _survive(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - the boundary: a task of the group must not end the agent
+            survivable(error, "a task")
 
     async def _report(self, work: Callable[[], Event]) -> None:
         self._handle(await asyncio.get_running_loop().run_in_executor(self._pool, work))

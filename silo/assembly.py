@@ -20,6 +20,7 @@ from silo.agent import Agent, Demo, now_ms
 from silo.answers import Answers
 from silo.books import caps_of, origin_of
 from silo.context import Context, commitment_key
+from silo.database import LEDGER_REMEDY
 from silo.home import AgentSettings, Home, exclusive
 from silo.inference import Answerer
 from silo.relay import Relay, Released
@@ -37,14 +38,18 @@ async def serve(directory: Path, demo: Demo) -> None:
     home = Home(directory)
     member = load_silo_home(directory)
     member.check_current(now_ms())
-    policy = load_document(home.local / POLICY_FILE, Policy)
+    policy = read_policy(home)
     settings = home.settings()
+    # SQLite and everything else that writes here makes files that only this user reads.
+    os.umask(0o077)
     with exclusive(home):
         state = State.open(home.database)
         ledger = open_ledger(home, member)
         try:
-            context = _context(member, policy, settings, state, ledger)
-            agent = Agent(member, context, _workshop(home, context, settings), _relay(member, context, settings), demo)
+            context = _context(home, member, policy, settings, state, ledger)
+            agent = Agent(
+                member, context, _workshop(home, context, settings), _relay(member, policy, context, settings), demo
+            )
             await _run(agent, home)
         finally:
             ledger.close()
@@ -67,14 +72,26 @@ async def _run(agent: Agent, home: Home) -> None:
         raise first from group
 
 
-def _context(member: SiloHome, policy: Policy, settings: AgentSettings, state: State, ledger: Ledger) -> Context:
+def read_policy(home: Home) -> Policy:
+    """What the hospital allows now.
+
+    Raises:
+        InputError: missing or malformed; nothing is allowed then.
+    """
+    return load_document(home.local / POLICY_FILE, Policy)
+
+
+def _context(
+    home: Home, member: SiloHome, policy: Policy, settings: AgentSettings, state: State, ledger: Ledger
+) -> Context:
     return Context(
         federation=member.federation,
         me=SiloId(member.name),
         signer=member.keys.identity,
         roster=member.roster,
         roster_hash=roster_hash(member.signed_roster.body),
-        policy=policy,
+        read_policy=lambda: read_policy(home),
+        read_data=home.data_settings,
         state=state,
         ledger=ledger,
         gate=Gate(ledger, caps_of(policy)),
@@ -87,11 +104,13 @@ def _context(member: SiloHome, policy: Policy, settings: AgentSettings, state: S
 def _workshop(home: Home, context: Context, settings: AgentSettings) -> Workshop:
     # The key is read here: the worker thread must not touch the database.
     key = commitment_key(context.state, context.entropy)
-    return Workshop(home, context.me, settings.torch_threads, os.urandom, lambda digest: commit_dataset(key, digest))
+    return Workshop(
+        home, context.me, settings.torch_threads, os.urandom, lambda digest, nonce: commit_dataset(key, digest, nonce)
+    )
 
 
-def _relay(member: SiloHome, context: Context, settings: AgentSettings) -> Relay | None:
-    if not context.policy.queries.serve or settings.capacity == 0:
+def _relay(member: SiloHome, policy: Policy, context: Context, settings: AgentSettings) -> Relay | None:
+    if not policy.queries.serve or settings.capacity == 0:
         return None
     released = Released(context.state, settings.torch_threads)
     answerer = Answerer(
@@ -122,8 +141,6 @@ def open_ledger(home: Home, member: SiloHome) -> Ledger:
     except LedgerLocked as error:
         raise AlreadyRunningError(f"Another process writes {home.ledger}.", remedy="Stop it first.") from error
     except LedgerCorrupt as error:
-        raise VerificationError(
-            f"The ledger was changed or damaged: {error}.", remedy="Restore it from a backup; call the operator."
-        ) from error
+        raise VerificationError(f"The ledger was changed or damaged: {error}.", remedy=LEDGER_REMEDY) from error
     except LedgerError as error:
         raise InputError(f"The ledger cannot be used: {error}.") from error

@@ -14,15 +14,17 @@ from feddrm.contract.policy import Policy
 from feddrm.contract.release import schema_hash
 from privacy.commitments import commit_update
 from privacy.events import Event
-from privacy.leaves import AbortReason, Caps
+from privacy.leaves import AbortReason, Caps, Dataset, Plan, Reserve
 from privacy.note import open_head
 from privacy.witness import check_proof, make_proof
 from secagg.session import Announcement
 from silo.context import Context, Work, commitment_key
-from silo.effects import Int64s
+from silo.effects import DataLoaded, Int64s
 from silo.peers import Heads
+from silo.state import Job
 
 _SHOWN: Final = "heads shown"
+_ALLOCATED: Final = "allocated"
 _REMEMBERED: Final = 16
 
 
@@ -47,6 +49,7 @@ def caps_of(policy: Policy) -> Caps:
     return Caps(
         job_epsilon=budget.job_epsilon,
         job_epsilon_alone=budget.job_epsilon_alone,
+        job_delta=budget.job_delta,
         life_epsilon=budget.life_epsilon,
         life_epsilon_alone=budget.life_epsilon_alone,
         life_delta=budget.life_delta,
@@ -61,17 +64,79 @@ class Books:
         self._context = context
         self._heads = Heads(context.state)
 
+    def set_caps(self, policy: Policy) -> None:
+        """The hospital's limits as they are now; they hold from the next charge on."""
+        self._context.gate.set_caps(caps_of(policy))
+
+    def claimed(self, plan: bytes) -> tuple[float, float] | None:
+        """(epsilon, epsilon without secure aggregation) of a job in this ledger, as claimed when it was accepted."""
+        for record in self._context.ledger.leaves():
+            if isinstance(record.leaf, Plan) and record.leaf.plan == plan:
+                return record.leaf.epsilon, record.leaf.epsilon_alone
+        return None
+
     def open_job(self, work: Work, cost: Charge, now_ms: int) -> None:
         """Charge a whole job for life.
+
+        An earlier offer that was charged but never accepted gives its allocation back: nothing was read for it.
 
         Raises:
             BudgetRefused: a cap would be passed.
         """
-        self._context.gate.open_job(work.plan_hash, work.plan.name, cost.delta, cost.events, now_ms=now_ms, code=_CODE)
+        gate, state = self._context.gate, self._context.state
+        allocated = state.fact(_ALLOCATED)
+        if allocated and allocated != work.plan_hash:
+            self.give_back(allocated, now_ms)
+        # Durable before the leaf, so that a crash cannot leave an allocation behind that nobody gives back.
+        state.set_fact(_ALLOCATED, work.plan_hash)
+        gate.open_job(work.plan_hash, work.plan.name, cost.delta, cost.events, now_ms=now_ms, code=_CODE)
 
-    def record_dataset(self, work: Work, commitment: bytes, now_ms: int) -> None:
-        """Note which data is trained on from here; no leaf if it is what the newest DATASET leaf says."""
-        self._context.gate.record_dataset(commitment, schema_hash(work.plan), now_ms=now_ms)
+    def give_back(self, plan: bytes, now_ms: int) -> None:
+        """End a job that was charged for but never accepted."""
+        state = self._context.state
+        if state.fact(_ALLOCATED) != plan:
+            return
+        if state.job(plan) is None and self.claimed(plan) is not None:
+            self._context.gate.close_job(plan, AbortReason.STOPPED, now_ms=now_ms)
+        state.set_fact(_ALLOCATED, b"")
+
+    def record_dataset(self, work: Work, data: DataLoaded, now_ms: int) -> None:
+        """Note which data is trained on from here, at every load, so that no leaf tells whether it changed."""
+        number = self._context.gate.record_dataset(
+            work.plan_hash,
+            data.commitment,
+            schema_hash(work.plan),
+            patient=data.patient,
+            public_size=data.public_size,
+            now_ms=now_ms,
+        )
+        # Whoever may open the commitment one day needs it; it never leaves.
+        self._context.state.set_fact(f"dataset {number}", data.nonce)
+
+    def fixed(self) -> Dataset | None:
+        """What the first load fixed for this silo's life: the patient column and the public size."""
+        leaves = (record.leaf for record in self._context.ledger.leaves())
+        return next((leaf for leaf in leaves if isinstance(leaf, Dataset)), None)
+
+    def behind(self, work: Work, job: Job) -> bool:
+        """Whether the ledger knows of rounds that agent.db does not: then agent.db is an older copy.
+
+        Such an agent does not know which sessions it masked an update in, or released shares in.
+        """
+        gate, state, following = self._context.gate, self._context.state, job.round + 1
+        committed = gate.committed(work.plan_hash, work.stage, following) is not None
+        if committed and state.update(job.plan, work.stage, following) is None:
+            return True
+        rounds = work.plan.training.rounds
+        return any(gate.reserved(work.plan_hash, work.stage, n) is not None for n in range(following + 1, rounds + 1))
+
+    def starts_from(self, work: Work, number: int) -> bytes | None:
+        """Hash of the model for which a round was charged, or None if it was not."""
+        reservation = self._context.gate.reserved(work.plan_hash, work.stage, number)
+        if reservation is None:
+            return None
+        leaf = self._context.ledger.leaf(reservation.leaf)
+        return leaf.model if isinstance(leaf, Reserve) else None
 
     def charged(self, work: Work, number: int) -> bool:
         """Whether a round was charged, by this process or one before it."""
@@ -96,7 +161,7 @@ class Books:
         gate.commit(reservation, update, now_ms=now_ms)
 
     def released(self, work: Work, number: int, total: bytes, model: bytes, now_ms: int) -> None:
-        """The sum of a round that this silo may be in is public. Nothing if the round was not charged, or has ended."""
+        """A certified sum has this silo's update in it. Nothing if the round was not charged, or has ended."""
         gate = self._context.gate
         if gate.committed(work.plan_hash, work.stage, number) is None or not self._open(work, number):
             return
@@ -151,6 +216,7 @@ class Books:
             stage=announcement.stage,
             round=announcement.round,
             event=event_of(work),
+            model=announcement.model,
         )
         self._heads.set_head(peer, open_head(note, origin, key).size, note)
 

@@ -18,6 +18,7 @@ from feddrm.method.layout import Layout, layout_of
 from feddrm.method.update import model_hash
 from privacy.gate import Gate
 from privacy.ledger import Ledger
+from silo.home import DataSettings
 from silo.state import Int64s, Job, State
 
 _COMMITMENT_KEY: Final = "commitment key"
@@ -30,8 +31,10 @@ class Context:
     Attributes:
         roster: the pinned one; `roster_hash` is of its body as signed.
         boot: 16 random bytes of this process.
+        read_policy: local/policy.toml as it is now; raises a FeddrmError when it cannot be relied on.
+        read_data: local/data.toml, likewise.
         entropy: a CSPRNG, such as os.urandom.
-        slot_ms: messages after training leave at multiples of this; 0 for at once.
+        slot_ms: what depends on records leaves at the end of a slot (silo.slots); 0 for at once.
     """
 
     federation: str
@@ -39,7 +42,8 @@ class Context:
     signer: Ed25519PrivateKey = field(repr=False)
     roster: Roster
     roster_hash: bytes
-    policy: Policy
+    read_policy: Callable[[], Policy]
+    read_data: Callable[[], DataSettings]
     state: State
     ledger: Ledger
     gate: Gate

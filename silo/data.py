@@ -8,7 +8,7 @@ from pathlib import Path
 
 from feddrm.contract.errors import InputError
 from feddrm.contract.schema import Schema
-from feddrm.features import Dataset, encode, read_table
+from feddrm.features import Dataset, encode, read_table, training_data
 from silo.home import Home
 
 
@@ -19,11 +19,12 @@ class Records:
     Attributes:
         dataset: features float32[n, d], targets int64[n], patients as bytes.
         digest: SHA-256 over all of them, 32 bytes. It can be inverted by search: only a keyed hash of it may be kept.
-        public_size: approximate number of patients, as configured.
+        patient, public_size: as local/data.toml has them.
     """
 
     dataset: Dataset = field(repr=False)
     digest: bytes = field(repr=False)
+    patient: str
     public_size: int
 
 
@@ -37,14 +38,26 @@ def records_path(home: Home) -> Path:
 
 
 def load_records(home: Home, schema: Schema) -> Records:
-    """Read and encode the hospital's records.
+    """Read and encode the hospital's records for training.
+
+    A cell that does not fit never refuses the table: whether one does is a fact about a patient, and an answer to a
+    plan that depended on it would tell (feddrm.features.training_data says what becomes of it).
+
+    Raises:
+        InputError: data.toml is malformed, there is no such table, or it lacks a column of the schema.
+    """
+    settings = home.data_settings()
+    dataset = training_data(records_path(home), schema)
+    return Records(dataset, dataset_digest(dataset), settings.patient, settings.public_size)
+
+
+def check_records(home: Home, schema: Schema) -> Dataset:
+    """Read and encode the hospital's records, and complain about every cell that does not fit: for people.
 
     Raises:
         InputError: file, column or value is not as data.toml and the schema say.
     """
-    settings = home.data_settings()
-    dataset = encode(read_table(records_path(home)), schema)
-    return Records(dataset, dataset_digest(dataset), settings.public_size)
+    return encode(read_table(records_path(home)), schema)
 
 
 def dataset_digest(dataset: Dataset) -> bytes:

@@ -95,16 +95,19 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class DataLoaded:
-    """The records satisfy the schema. `commitment`: keyed hash of the data, 32 bytes. `public_size`: as configured."""
+    """The records were read. `commitment`: keyed hash of the data with `nonce`, both 32 bytes. The other two are as
+    local/data.toml had them at that moment."""
 
     plan_hash: bytes
     commitment: bytes
+    nonce: bytes = field(repr=False)
+    patient: str
     public_size: int
 
 
 @dataclass(frozen=True, slots=True)
 class DataRefused:
-    """The records cannot be used; `detail` stays in the hospital."""
+    """There is no table with the plan's columns; `detail` stays in the hospital."""
 
     plan_hash: bytes
     detail: str

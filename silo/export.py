@@ -11,6 +11,7 @@ from privacy.bundle import export_bundle
 from privacy.errors import LedgerCorrupt, LedgerError
 from privacy.ledger import Ledger
 from silo.books import origin_of
+from silo.database import LEDGER_REMEDY
 from silo.home import Home
 from silo.peers import Heads
 from silo.state import State
@@ -38,9 +39,7 @@ def export_ledger(directory: Path, out: Path) -> int:
     try:
         ledger = Ledger.read(home.ledger, origin_of(member.federation, member.name), member.keys.identity_public)
     except LedgerCorrupt as error:
-        raise VerificationError(
-            f"The ledger was changed or damaged: {error}.", remedy="Restore it from a backup; call the operator."
-        ) from error
+        raise VerificationError(f"The ledger was changed or damaged: {error}.", remedy=LEDGER_REMEDY) from error
     except LedgerError as error:
         raise InputError(f"The ledger cannot be read: {error}.") from error
     bundle = export_bundle(ledger, witnessed=heads, roster=member.signed_roster.to_json(), plans=plans)

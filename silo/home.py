@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from typing import Annotated
 from pydantic import Field
 
 from feddrm.contract.errors import AlreadyRunningError, InputError
-from feddrm.contract.files import load_document
+from feddrm.contract.files import file_error, load_document
 from feddrm.contract.names import Document
+from feddrm.contract.schema import ColumnName
 
 
 class AgentSettings(Document):
@@ -24,8 +26,8 @@ class AgentSettings(Document):
         torch_threads: threads of one training step. More than one makes several processes on one machine fight.
         capacity: queries answered at once.
         answers_per_day: what one querier may ask in a day (UTC); an answer maps a decision boundary.
-        slot_seconds: after training, the next message leaves at the end of a slot of this length, so that the time
-            a round took does not tell the size of its batches.
+        slot_seconds: answers to a plan, and the message after training, leave this long after they were asked for, or
+            twice, four, eight ... times as long, so that the time they took tells little about the records.
     """
 
     torch_threads: Annotated[int, Field(ge=1, le=256)] = 1
@@ -39,10 +41,13 @@ class DataSettings(Document):
 
     Attributes:
         records: table file, relative to local/ unless absolute.
+        patient: the column that names the patient, the unit of privacy. A plan that takes another column for it (a
+            visit, say) would protect less than it claims, and is declined. Fixed for life.
         public_size: approximate number of patients, from a public fact or a charged noisy count; fixed for life.
     """
 
     records: Annotated[str, Field(min_length=1)]
+    patient: ColumnName
     public_size: Annotated[int, Field(ge=1, le=10**9)]
 
 
@@ -105,7 +110,7 @@ def exclusive(home: Home) -> Iterator[None]:
     """
     if not home.local.is_dir():
         raise InputError(f"{home.root} is not a silo's directory.", remedy="Make one: feddrm-silo init DIR.")
-    home.state.mkdir(mode=0o700, exist_ok=True)
+    _make_private(home.state)
     descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -120,6 +125,21 @@ def exclusive(home: Home) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _make_private(state: Path) -> None:
+    """Updates before masking lie there: nobody else on the machine may list or read it."""
+    try:
+        state.mkdir(mode=0o700, exist_ok=True)
+        found = state.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise InputError(
+                f"{state} is no directory of the user who runs the agent.", remedy="Run the agent as its owner."
+            )
+        if found.st_mode & 0o077:
+            state.chmod(0o700)
+    except OSError as error:
+        raise file_error(error, state) from error
 
 
 def running(home: Home) -> int | None:

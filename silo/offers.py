@@ -1,6 +1,7 @@
-"""Whether this silo takes part in a plan (design 5): signature, roster, policy, data, budget, in that order.
+"""Whether this silo takes part in a plan (design 5): signature, roster, policy, budget, and only then the records.
 
-The coordinator learns a generic reason; the detail goes to the hospital's own log and `feddrm-silo status`.
+Everything after the roster is one reason to the coordinator and leaves at the end of a slot: what this hospital allows,
+has spent and holds is nobody's business. The detail goes to its own log and `feddrm-silo status`.
 """
 
 from __future__ import annotations
@@ -9,117 +10,140 @@ from dataclasses import dataclass
 from typing import Final
 
 from feddrm.contract import labels
-from feddrm.contract.charge import Charge, charge
 from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.messages import DeclineReason, JobOffer, PlanAnswer
 from feddrm.contract.plan import plan_hash
-from feddrm.contract.policy import objections
 from feddrm.contract.signed import Signed, verify
 from feddrm.method.layout import initial_model, initial_personal
-from privacy.errors import BudgetRefused
+from privacy.errors import BudgetRefused, GateError
 from silo.books import Books
 from silo.context import Context, Work
 from silo.effects import DataLoaded, DataRefused, Effect, LoadData, Log, Send
+from silo.permission import Permission
+from silo.slots import slot_end_ms
 
-_PUBLIC_SIZE: Final = "public size"
+# What waits for an answer gives up after train_seconds; the last slot ends before.
+_LIMIT: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An offer that passed all checks but those of data and budget."""
+    """An offer whose allocation is charged and whose records are being read."""
 
     signed: Signed
     work: Work
-    charge: Charge
+    asked_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """An answer that waits for the end of its slot."""
+
+    answer: PlanAnswer
+    due_ms: int
 
 
 class Offers:
     """Answers job offers; holds at most one that waits for the data."""
 
-    def __init__(self, context: Context, books: Books) -> None:
+    def __init__(self, context: Context, books: Books, permission: Permission) -> None:
         self._context = context
         self._books = books
+        self._permission = permission
         self._pending: Pending | None = None
+        self._due: dict[bytes, Due] = {}
 
-    def offer(self, event: JobOffer, now_ms: int) -> list[Effect]:
-        """Check all of an offer that needs no data. An accepted plan is not asked about again."""
+    @property
+    def due_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        return min((due.due_ms for due in self._due.values()), default=None)
+
+    def waits(self, plan: bytes) -> bool:
+        """Whether the answer to an offer has not left yet."""
+        return plan in self._due
+
+    def tick(self, now_ms: int) -> tuple[PlanAnswer, ...]:
+        """The answers that leave now."""
+        over = [name for name, due in self._due.items() if due.due_ms <= now_ms]
+        return tuple(self._due.pop(name).answer for name in over)
+
+    def offer(self, event: JobOffer, now_ms: int, *, usable: bool) -> list[Effect]:
+        """Check all of an offer that needs no record. A plan accepted before is judged by the present policy.
+
+        Args:
+            usable: the records of the plan accepted before can be used, as far as is known.
+        """
         name = plan_hash(event.plan.body)
-        known = self._context.state.job(name)
-        if known is not None:
-            if known.ended:
-                return self._decline(name, DeclineReason.POLICY, f"it has ended here: {known.ended}")
-            return [Send(PlanAnswer(name, accepted=True))]
-        if self._context.state.active_job() is not None:
-            return self._decline(name, DeclineReason.BUSY, "another job is still running")
+        if name in self._due or (self._pending is not None and self._pending.work.plan_hash == name):
+            # It is on its way; asked again it must not come at another time.
+            return []
+        state = self._context.state
+        known = state.job(name)
+        if known is None and state.active_job() is not None:
+            return self._refuse(name, DeclineReason.BUSY, "another job is still running")
         try:
             body = verify(event.plan, labels.PLAN, self._context.roster.operator, what="The plan")
             work = Work.of(body)
         except (VerificationError, MalformedError) as error:
-            return self._decline(name, DeclineReason.POLICY, str(error))
+            return self._refuse(name, DeclineReason.POLICY, str(error))
         problem = self._roster_problem(work, now_ms)
         if problem:
-            return self._decline(name, DeclineReason.ROSTER, problem)
-        cost = charge(work.plan)
-        problems = objections(
-            self._context.policy,
-            work.plan,
-            cost.epsilon,
-            cost.epsilon_alone,
-            operator=self._context.roster.operator,
-        )
-        if problems:
-            return self._decline(name, DeclineReason.POLICY, "; ".join(problems))
-        self._pending = Pending(event.plan, work, cost)
+            return self._refuse(name, DeclineReason.ROSTER, problem)
+        if known is not None and known.ended:
+            return self._decline(work, now_ms, now_ms, f"it has ended here: {known.ended}")
+        problem = self._permission.problem(work, now_ms)
+        if problem:
+            return self._decline(work, now_ms, now_ms, problem)
+        if known is not None:
+            if not usable:
+                return self._decline(work, now_ms, now_ms, "its records cannot be used")
+            self._answer(work, now_ms, now_ms, accepted=True)
+            return []
+        try:
+            self._books.open_job(work, self._permission.charge(work), now_ms)
+        except (BudgetRefused, GateError) as error:
+            return self._decline(work, now_ms, now_ms, str(error))
+        self._pending = Pending(event.plan, work, now_ms)
         return [LoadData(name, work.plan)]
 
     def loaded(self, event: DataLoaded, now_ms: int) -> list[Effect]:
-        """Say yes, durably: PLAN and DATASET leaves, then the job itself, then the answer."""
+        """Say yes, durably: the DATASET leaf, then the job itself, then the answer."""
         pending = self._pending
         if pending is None or pending.work.plan_hash != event.plan_hash:
             return []
-        self._pending = None
-        name = event.plan_hash
-        problem = self.check_public_size(event.public_size)
-        if problem:
-            return self._decline(name, DeclineReason.DATA, problem)
-        try:
-            self._books.open_job(pending.work, pending.charge, now_ms)
-        except BudgetRefused as error:
-            return self._decline(name, DeclineReason.BUDGET, str(error))
-        self._books.record_dataset(pending.work, event.commitment, now_ms)
-        state, layout = self._context.state, pending.work.layout
-        state.add_job(
-            name,
-            pending.signed,
-            initial_model(layout, name),
-            initial_personal(layout, name),
-        )
+        work, state = pending.work, self._context.state
+        problem = self._permission.problem(work, now_ms) or self._permission.changed(event.patient, event.public_size)
+        if problem or event.patient != work.plan.schema_.patient:
+            return self._decline(work, pending.asked_ms, now_ms, problem or "the patient column was changed meanwhile")
+        self._books.record_dataset(work, event, now_ms)
+        name, layout = work.plan_hash, work.layout
+        state.add_job(name, pending.signed, initial_model(layout, name), initial_personal(layout, name))
         state.note("declined", None)
-        return [
-            Log(f"Accepted the plan {pending.work.plan.name}: epsilon {pending.charge.epsilon:.3f} when it completes."),
-            Send(PlanAnswer(name, accepted=True)),
-        ]
+        self._pending = None
+        self._answer(work, pending.asked_ms, now_ms, accepted=True)
+        epsilon, _ = self._books.claimed(name) or (float("nan"), 0.0)
+        return [Log(f"Accepted the plan {work.plan.name}: epsilon {epsilon:.3f} when it completes.")]
 
-    def refused(self, event: DataRefused) -> list[Effect]:
-        """Decline for want of usable data."""
-        if self._pending is not None and self._pending.work.plan_hash == event.plan_hash:
+    def refused(self, event: DataRefused, now_ms: int) -> list[Effect]:
+        """Decline for want of a table. The allocation waits for a next offer of the same plan, or another one."""
+        pending = self._pending
+        if pending is None or pending.work.plan_hash != event.plan_hash:
+            return []
+        return self._decline(pending.work, pending.asked_ms, now_ms, event.detail)
+
+    def ended(self, plan: bytes, now_ms: int) -> None:
+        """A job that was never accepted here is over: give its allocation back."""
+        if self._pending is not None and self._pending.work.plan_hash == plan:
             self._pending = None
-        return self._decline(event.plan_hash, DeclineReason.DATA, event.detail)
+        self._books.give_back(plan, now_ms)
 
-    def check_public_size(self, size: int) -> str:
-        """Fix the public size at its first use; afterwards say what is wrong with another one, or nothing.
-
-        It divides every step of training, so a silo that could change it would choose its own weight, and a size that
-        follows the data would publish the data's size.
-        """
-        state = self._context.state
-        fixed = state.fact(_PUBLIC_SIZE)
-        if fixed is None:
-            state.set_fact(_PUBLIC_SIZE, str(size).encode())
-            return ""
-        if int(fixed) == size:
-            return ""
-        return f"public_size in local/data.toml is {size}, but it was fixed as {int(fixed)} for this silo's life"
+    def collapse(self, event: JobOffer | DataLoaded | DataRefused, now_ms: int) -> list[Effect]:
+        """Something unexpected went wrong with an offer: it is declined like any other."""
+        name = plan_hash(event.plan.body) if isinstance(event, JobOffer) else event.plan_hash
+        pending = self._pending
+        if self._context.state.job(name) is None and pending is not None and pending.work.plan_hash == name:
+            return self._decline(pending.work, pending.asked_ms, now_ms, "an internal error; see the log")
+        return self._refuse(name, DeclineReason.POLICY, "an internal error; see the log")
 
     def _roster_problem(self, work: Work, now_ms: int) -> str:
         plan, roster = work.plan, self._context.roster
@@ -137,9 +161,26 @@ class Offers:
         absent = [name for name in plan.silos if self._context.silo(name) is None]
         return f"the roster has no silo {absent[0]}" if absent else ""
 
-    def _decline(self, name: bytes, reason: DeclineReason, detail: str) -> list[Effect]:
-        self._context.state.note("declined", {"plan": name.hex(), "reason": reason.name.lower(), "detail": detail})
+    def _answer(self, work: Work, asked_ms: int, now_ms: int, *, accepted: bool) -> None:
+        answer = PlanAnswer(work.plan_hash, accepted=accepted, reason=None if accepted else DeclineReason.POLICY)
+        limit = round(work.plan.deadlines.train_seconds * 1000 * _LIMIT)
+        self._due[work.plan_hash] = Due(answer, slot_end_ms(asked_ms, now_ms, self._context.slot_ms, limit))
+
+    def _decline(self, work: Work, asked_ms: int, now_ms: int, detail: str) -> list[Effect]:
+        if self._pending is not None and self._pending.work.plan_hash == work.plan_hash:
+            self._pending = None
+        self._answer(work, asked_ms, now_ms, accepted=False)
+        return [self.note_declined(self._context, work.plan_hash, DeclineReason.POLICY, detail)]
+
+    def _refuse(self, name: bytes, reason: DeclineReason, detail: str) -> list[Effect]:
+        """At once: it rests on nothing that the coordinator does not know."""
         return [
-            Log(f"Declined the plan {name.hex()[:16]} ({reason.name.lower()}): {detail}.", warning=True),
+            self.note_declined(self._context, name, reason, detail),
             Send(PlanAnswer(name, accepted=False, reason=reason)),
         ]
+
+    @staticmethod
+    def note_declined(context: Context, name: bytes, reason: DeclineReason, detail: str) -> Log:
+        """Keep the detail for `status` and the log, where it stays."""
+        context.state.note("declined", {"plan": name.hex(), "reason": reason.name.lower(), "detail": detail})
+        return Log(f"Declined the plan {name.hex()[:16]} ({reason.name.lower()}): {detail}.", warning=True)

@@ -8,16 +8,16 @@ frames carry silos' signatures, sums verify by their tags or by t silos' acks.
 
 from __future__ import annotations
 
+import traceback
+
 from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.messages import (
     AbortRequest,
     Announce,
-    DeclineReason,
     JobEnded,
     JobOffer,
     Notice,
     OutcomeEvent,
-    PlanAnswer,
     Publish,
     Ready,
     ReleaseProposal,
@@ -26,6 +26,7 @@ from feddrm.contract.messages import (
 from feddrm.contract.names import SiloId
 from feddrm.method.update import model_hash
 from silo.books import Books
+from silo.boundary import is_fatal
 from silo.catchup import Outcomes
 from silo.context import Context, Work, current_model
 from silo.effects import (
@@ -44,7 +45,8 @@ from silo.effects import (
 )
 from silo.offers import Offers
 from silo.peers import Heads
-from silo.releases import sign_proposal
+from silo.permission import Permission
+from silo.releases import Releases
 from silo.rounds import Rounds
 from silo.session import Session
 from silo.state import Job
@@ -53,6 +55,9 @@ from silo.state import Job
 class Participant:
     """One silo in at most one job.
 
+    Whatever goes wrong in handling one event ends that session, round or offer and nothing else: the one exception that
+    leaves is that this silo's own files cannot be written (silo.boundary).
+
     Args:
         context: who this silo is and where its memory is.
     """
@@ -60,53 +65,106 @@ class Participant:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._books = Books(context)
-        self._offers = Offers(context, self._books)
+        self._permission = Permission(context, self._books)
+        self._offers = Offers(context, self._books, self._permission)
         self._outcomes = Outcomes(context, self._books)
-        self._rounds = Rounds(context, self._books, self._outcomes)
+        self._releases = Releases(context)
+        self._rounds = Rounds(context, self._books, self._outcomes, self._permission)
         self._work: Work | None = None
         self._data_ready = False
-        self._waiting_announce: Announce | None = None
+        self._data_problem = ""
+        self._waiting_announce: tuple[Announce, int] | None = None
 
     def start(self, now_ms: int) -> list[Effect]:
         """First call: settle what a process before this one left open."""
-        job = self._context.state.active_job()
-        if job is None:
-            return []
-        work = self._work_of(job)
-        return [*self._rounds.recover(job, work, now_ms), LoadData(job.plan, work.plan)]
+        try:
+            return self._start(now_ms)
+        except Exception as error:  # noqa: BLE001 - the boundary: what was stored may come from outside, too
+            return [_internal(error, "the start")]
 
     @property
     def due_ms(self) -> int | None:
         """When `tick` is wanted, milliseconds since the epoch."""
-        return self._rounds.due_ms
+        return min((due for due in (self._rounds.due_ms, self._offers.due_ms) if due is not None), default=None)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what has become due."""
-        return self._rounds.tick(self._work, now_ms) if self._work is not None else []
+        try:
+            effects = self._rounds.tick(self._work, now_ms) if self._work is not None else []
+        except Exception as error:  # noqa: BLE001 - the boundary
+            effects = [_internal(error, "a round"), *self._collapse(None, now_ms)]
+        answers = self._offers.tick(now_ms)
+        effects += [Send(answer) for answer in answers]
+        return [*effects, self._ready()] if any(answer.accepted for answer in answers) else effects
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """React to the coordinator or to the shell."""
+        try:
+            effects = self._handle(event, now_ms)
+        except Exception as error:  # noqa: BLE001 - the boundary
+            effects = [_internal(error, type(event).__name__), *self._collapse(event, now_ms)]
+        return [*effects, *self.tick(now_ms)]
+
+    def _start(self, now_ms: int) -> list[Effect]:
+        job = self._context.state.active_job()
+        if job is None:
+            return []
+        work = self._work_of(job)
+        effects = self._rounds.recover(job, work, now_ms)
+        problem = self._permission.problem(work, now_ms)
+        if problem:
+            # Not read before the hospital allows it again.
+            self._data_problem = problem
+            return [*effects, Log(f"The job {work.plan.name} is not allowed: {problem}.", warning=True)]
+        return [*effects, LoadData(job.plan, work.plan)]
+
+    def _handle(self, event: Event, now_ms: int) -> list[Effect]:
         match event:
             case Connected():
                 return self._connected()
             case JobOffer():
-                return self._offers.offer(event, now_ms)
+                return self._offers.offer(event, now_ms, usable=not self._data_problem)
             case DataLoaded():
                 return self._loaded(event, now_ms)
             case DataRefused():
-                return self._refused(event)
+                return self._refused(event, now_ms)
             case Notice():
                 return [Log(f"The coordinator says: {event.text}")]
         job = self._context.state.active_job()
         if job is None:
+            if isinstance(event, JobEnded):
+                self._offers.ended(event.plan, now_ms)
             return []
         return self._in_job(event, job, self._work_of(job), now_ms)
 
-    def _in_job(self, event: Event, job: Job, work: Work, now_ms: int) -> list[Effect]:
+    def _collapse(self, event: Event | None, now_ms: int) -> list[Effect]:
+        """After an internal error: refuse what the event was about, with a constant reason."""
+        try:
+            if isinstance(event, DataLoaded | DataRefused) and self._context.state.job(event.plan_hash) is not None:
+                self._data_problem = "an internal error; see the log"
+                return []
+            if isinstance(event, JobOffer | DataLoaded | DataRefused):
+                return self._offers.collapse(event, now_ms)
+            job = self._context.state.active_job()
+            if job is None or isinstance(event, OutcomeEvent | ReleaseProposal | JobEnded | Connected | Notice):
+                return []
+            announced = event if isinstance(event, Announce) else None
+            return self._rounds.collapse(announced, job, self._work_of(job), now_ms)
+        except Exception as error:  # noqa: BLE001 - the boundary
+            return [_internal(error, "refusing"), *self._rounds.forget()]
+
+    def _in_job(self, event: Event, job: Job, work: Work, now_ms: int, *, asked_ms: int | None = None) -> list[Effect]:
+        """`asked_ms`: when the event arrived, if that was earlier."""
         before = self._place(job)
-        effects = self._react(event, job, work, now_ms)
+        if isinstance(event, Announce):
+            effects = self._announce(event, job, work, now_ms, now_ms if asked_ms is None else asked_ms)
+        else:
+            effects = self._react(event, job, work, now_ms)
         after = self._context.state.active_job()
-        if after is None or self._place(after) == before:
+        if after is None:
+            return effects
+        effects += self._releases.settled(work, after)
+        if self._place(after) == before:
             return effects
         # A round ended or was taken back: what is in memory of the session is dead, and the new place is reported. An
         # announcement may take a round back and be entered at once; it says itself where it starts.
@@ -116,8 +174,6 @@ class Participant:
 
     def _react(self, event: Event, job: Job, work: Work, now_ms: int) -> list[Effect]:
         match event:
-            case Announce():
-                return self._announce(event, job, work, now_ms)
             case StepFrames() | Publish():
                 return self._step(event)
             case AbortRequest():
@@ -125,7 +181,7 @@ class Participant:
             case OutcomeEvent():
                 return self._outcomes.outcome(event, job, work, now_ms)
             case Trained():
-                return [*self._rounds.trained(event, work, now_ms), *self._rounds.tick(work, now_ms)]
+                return self._rounds.trained(event, work, now_ms)
             case TrainingFailed():
                 return self._rounds.failed(event, work, now_ms)
             case Uploaded():
@@ -134,7 +190,7 @@ class Participant:
             case Fetched():
                 return self._fetched(event, job, work, now_ms)
             case ReleaseProposal():
-                return sign_proposal(self._context, work, job, event)
+                return self._releases.propose(work, job, event)
             case JobEnded():
                 return self._ended(event, job, work, now_ms)
         return []
@@ -147,37 +203,47 @@ class Participant:
         job = self._context.state.active_job()
         if job is None:
             effects = self._offers.loaded(event, now_ms)
-            job = self._context.state.active_job()
-            if job is None:
-                return effects
-            self._data_ready = True
-            return [*effects, self._ready()]
+            self._data_ready = self._context.state.active_job() is not None
+            self._data_problem = ""
+            return effects
         if job.plan != event.plan_hash:
             return []
-        problem = self._offers.check_public_size(event.public_size)
-        if problem:
-            return self._refused(DataRefused(event.plan_hash, problem))
-        self._books.record_dataset(self._work_of(job), event.commitment, now_ms)
-        self._data_ready = True
-        waiting, self._waiting_announce = self._waiting_announce, None
-        return [] if waiting is None else self._announce(waiting, job, self._work_of(job), now_ms)
+        work = self._work_of(job)
+        problem = self._permission.changed(event.patient, event.public_size)
+        if problem or event.patient != work.plan.schema_.patient:
+            return self._refused(DataRefused(event.plan_hash, problem or "the patient column was changed"), now_ms)
+        self._books.record_dataset(work, event, now_ms)
+        self._data_ready, self._data_problem = True, ""
+        return self._announce_again(job, work, now_ms)
 
-    def _refused(self, event: DataRefused) -> list[Effect]:
+    def _refused(self, event: DataRefused, now_ms: int) -> list[Effect]:
         job = self._context.state.active_job()
         if job is None or job.plan != event.plan_hash:
-            return self._offers.refused(event)
+            return self._offers.refused(event, now_ms)
+        self._data_ready, self._data_problem = False, event.detail
         return [
             Log(f"The records cannot be used any more: {event.detail}", warning=True),
-            Send(PlanAnswer(job.plan, accepted=False, reason=DeclineReason.DATA)),
+            *self._announce_again(job, self._work_of(job), now_ms),
         ]
 
-    def _announce(self, event: Announce, job: Job, work: Work, now_ms: int) -> list[Effect]:
-        if not self._data_ready:
-            # The DATASET leaf of changed data must precede the reservation of the round that reads them.
-            self._waiting_announce = event
+    def _announce_again(self, job: Job, work: Work, now_ms: int) -> list[Effect]:
+        """The announcement that waited for the records."""
+        waiting, self._waiting_announce = self._waiting_announce, None
+        if waiting is None:
             return []
-        effects = self._rounds.announce(event, job, work, now_ms)
-        return [*effects, *self._rounds.tick(work, now_ms)]
+        event, asked_ms = waiting
+        return self._in_job(event, job, work, now_ms, asked_ms=asked_ms)
+
+    def _announce(self, event: Announce, job: Job, work: Work, now_ms: int, asked_ms: int) -> list[Effect]:
+        if self._offers.waits(job.plan):
+            # Answering would say before its time that the plan was accepted.
+            return []
+        if not self._data_ready and not self._data_problem:
+            # The DATASET leaf of changed data must precede the reservation of the round that reads them.
+            if self._waiting_announce is None or self._waiting_announce[0] != event:
+                self._waiting_announce = (event, now_ms)
+            return []
+        return self._rounds.announce(event, job, work, now_ms, asked_ms, problem=self._data_problem)
 
     def _step(self, event: StepFrames | Publish) -> list[Effect]:
         session = self._rounds.current
@@ -198,7 +264,7 @@ class Participant:
         verified, effects = session.fetched(event.data)
         if verified is None:
             return effects
-        return [*effects, *self._outcomes.verified(job, work, verified, now_ms)]
+        return [*effects, *self._outcomes.verified(job, work, verified)]
 
     def _ended(self, event: JobEnded, job: Job, work: Work, now_ms: int) -> list[Effect]:
         if event.plan != job.plan:
@@ -206,7 +272,7 @@ class Participant:
         # The leaf first: after a crash between the two the job still counts as running, and is ended once more.
         self._books.close(work, event.completed, now_ms)
         self._context.state.end_job(job.plan, event.reason or ("completed" if event.completed else "stopped"))
-        self._data_ready = False
+        self._data_ready, self._data_problem = False, ""
         self._waiting_announce = None
         self._work = None
         return [Log(f"The job has ended: {event.reason or 'completed'}."), *self._rounds.forget(), self._ready()]
@@ -214,7 +280,7 @@ class Participant:
     def _ready(self) -> Send:
         state = self._context.state
         job = state.active_job()
-        if job is None:
+        if job is None or self._offers.waits(job.plan):
             return Send(Ready(self._context.boot, b"", 0, b"", (), self._context.roster_hash))
         silos = self._work_of(job).plan.silos
         heads = tuple((SiloId(name), size) for name, (size, _) in Heads(state).heads().items() if name in silos)
@@ -229,3 +295,15 @@ class Participant:
         if self._work is None or self._work.plan_hash != job.plan:
             self._work = Work.of(job.signed.body)
         return self._work
+
+
+def _internal(error: Exception, what: str) -> Log:
+    """What went wrong, with its traceback, for the hospital's own log.
+
+    Raises:
+        the error itself, when this silo's own files fail it.
+    """
+    if is_fatal(error):
+        raise error
+    trace = "".join(traceback.format_exception(error))
+    return Log(f"An internal error in {what}; it is refused.\n{trace}", warning=True)

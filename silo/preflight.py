@@ -16,7 +16,7 @@ from feddrm.contract.plan import Plan
 from feddrm.contract.policy import POLICY_FILE, Policy, objections
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import verify_plan
-from silo.data import load_records, records_path
+from silo.data import check_records, records_path
 from silo.home import Home
 
 _CLOCK_TOLERANCE_MS: Final = 120_000
@@ -113,5 +113,11 @@ def _data(home: Home, plan: Plan | None) -> str:
         if not path.is_file():
             raise InputError(f"{path} does not exist.", remedy="Correct `records` in local/data.toml.")
         return f"{path} is there; add --plan to check it against a schema"
-    records = load_records(home, plan.schema_)
-    return f"{len(records.dataset)} records of {len(set(records.dataset.patients))} patients fit the schema"
+    patient = home.data_settings().patient
+    if patient != plan.schema_.patient:
+        raise InputError(
+            f"The plan takes column {plan.schema_.patient} for the patient, local/data.toml says {patient}.",
+            remedy="Decline the plan, unless data.toml is wrong: the patient is what privacy is promised to.",
+        )
+    dataset = check_records(home, plan.schema_)
+    return f"{len(dataset)} records of {len(set(dataset.patients))} patients fit the schema"

@@ -16,6 +16,7 @@ from privacy.errors import LedgerError
 from privacy.gate import Gate
 from privacy.ledger import Ledger
 from silo.books import caps_of, origin_of
+from silo.database import LEDGER_REMEDY
 from silo.home import Home, running
 from silo.state import Job, State
 
@@ -72,7 +73,7 @@ def _budget(home: Home, member: SiloHome, job: Job | None) -> dict[str, Any] | N
     try:
         ledger = Ledger.read(home.ledger, origin_of(member.federation, member.name), member.keys.identity_public)
     except LedgerError as error:
-        raise VerificationError(f"The ledger cannot be relied on: {error}.") from error
+        raise VerificationError(f"The ledger cannot be relied on: {error}.", remedy=LEDGER_REMEDY) from error
     policy = load_document(home.local / POLICY_FILE, Policy)
     gate = Gate(ledger, caps_of(policy))
     life = gate.spent_for_life()

@@ -7,12 +7,12 @@ the first record is read, the quantised update and its commitment before the fir
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from feddrm.contract.announce import check_announcement
 from feddrm.contract.errors import MalformedError, VerificationError
-from feddrm.contract.messages import AbortRequest, Announce, SiloFrame
+from feddrm.contract.messages import AbortRequest, Announce, DeclineReason, PlanAnswer, SiloFrame
 from privacy.errors import BudgetRefused
 from privacy.leaves import AbortReason
 from secagg.aborts import abort_certificate_valid, abort_frame
@@ -23,33 +23,47 @@ from secagg.quantise import quantise
 from secagg.session import Announcement
 from secagg.wire import COORDINATOR, Step
 from silo.books import Books
+from silo.boundary import INTERNAL
 from silo.catchup import Outcomes
 from silo.context import Context, Work, current_model, place_of
+from silo.database import NO_RESTORE
 from silo.effects import Effect, Log, Send, StopTraining, Train, Trained, TrainingFailed
+from silo.offers import Offers
+from silo.permission import Permission
 from silo.session import Session
+from silo.slots import slot_end_ms
 from silo.state import Entered, Job
 
 _LARGEST_ATTEMPT: Final = 1 << 16
+# R1 is waited for train_seconds; the last slot ends before.
+_LIMIT: Final = 0.9
+# What the coordinator learns of everything that is this hospital's own business.
+_DECLINED: Final = "declined"
 
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """An announcement that was entered; `due_ms` once its update is ready and waits for the end of its slot."""
+    """An announcement that was entered; `due_ms` once its update is ready (or it `failed`): the end of its slot."""
 
     event: Announce
     announcement: Announcement
     opened: bytes
+    asked_ms: int
     due_ms: int | None = None
+    failed: bool = False
 
 
 class Rounds:
     """At most one round at a time: the one after the job's last."""
 
-    def __init__(self, context: Context, books: Books, outcomes: Outcomes) -> None:
+    def __init__(self, context: Context, books: Books, outcomes: Outcomes, permission: Permission) -> None:
         self._context = context
         self._books = books
         self._outcomes = outcomes
+        self._permission = permission
         self._training: tuple[bytes, int] | None = None
+        self._asked: tuple[bytes, int, int] = (b"", 0, 0)
+        self._answered: tuple[bytes, int] = (b"", 0)
         self.current: Preparing | Session | None = None
 
     @property
@@ -63,27 +77,42 @@ class Rounds:
         training, self._training = self._training, None
         return [] if training is None else [StopTraining()]
 
-    def announce(self, event: Announce, job: Job, work: Work, now_ms: int) -> list[Effect]:
-        """Enter a session, or refuse it with the reason in the log."""
+    def announce(
+        self, event: Announce, job: Job, work: Work, now_ms: int, asked_ms: int, *, problem: str = ""
+    ) -> list[Effect]:
+        """Enter a session, or refuse it with the reason in the log.
+
+        Args:
+            asked_ms: when it arrived.
+            problem: why the records cannot be used, if so.
+        """
         opened = hashlib.sha256(event.frame.body).digest()
         if self.current is not None and self.current.opened == opened:
             return self._again()
-        frame = event.frame
-        if (
-            frame.step != Step.ANNOUNCE
-            or frame.sender != COORDINATOR
-            or not signature_valid(Step.ANNOUNCE, frame.body, frame.signature, self._context.roster.round_key)
-        ):
+        if not self._signed(event):
             return [Log("Ignored an announcement that the coordinator's round key did not sign.", warning=True)]
+        if self._books.behind(work, job):
+            # Not even an abort: this copy does not know whether it released shares in that session.
+            return [
+                Log(f"agent.db is older than the ledger, so round {job.round + 1} is left alone. {NO_RESTORE}", True)
+            ]
         try:
             announcement = self._check(event, job, work, now_ms)
         except (VerificationError, MalformedError) as error:
-            return self._refuse(opened, str(error))
-        problem = self._retry_problem(event, announcement)
-        self._enter(event, announcement, opened)
+            return [*self._refuse(opened, str(error)), *self._outcomes.overruled(event.previous, job, work, now_ms)]
+        problem = problem or self._permission.problem(work, now_ms)
         if problem:
-            return self._withdraw(announcement, opened, problem)
-        return self._prepare(Preparing(event, announcement, opened), job, work, now_ms)
+            return [
+                *self._refuse(opened, problem),
+                Offers.note_declined(self._context, job.plan, DeclineReason.POLICY, problem),
+                Send(PlanAnswer(job.plan, accepted=False, reason=DeclineReason.POLICY)),
+            ]
+        unmaskable = self._retry_problem(event, announcement)
+        self._enter(event, announcement, opened)
+        preparing = Preparing(event, announcement, opened, asked_ms)
+        if unmaskable:
+            return self._withdraw(preparing, unmaskable, said=unmaskable)
+        return self._prepare(preparing, job, work, now_ms)
 
     def trained(self, event: Trained, work: Work, now_ms: int) -> list[Effect]:
         """Keep a trained round: quantise, store, commit."""
@@ -94,7 +123,7 @@ class Rounds:
         q = quantise(event.update, sums.clip, sums.fraction_bits)
         self._context.state.set_update(event.plan_hash, work.stage, event.round, q, event.personal)
         self._books.commit(work, event.round, q, now_ms)
-        return self._schedule(now_ms)
+        return self._schedule(work, now_ms)
 
     def failed(self, event: TrainingFailed, work: Work, now_ms: int) -> list[Effect]:
         """The reservation is spent and the round goes on without this silo."""
@@ -102,10 +131,10 @@ class Rounds:
             return []
         self._training = None
         self._books.abandon(work, event.round, AbortReason.FAILED, now_ms)
-        effects: list[Effect] = [Log(f"Training failed: {event.detail}", warning=True)]
-        if isinstance(self.current, Preparing):
-            effects += self._withdraw(self.current.announcement, self.current.opened, "training failed")
-        return effects
+        return [
+            Log(f"Training failed: {event.detail}", warning=True),
+            *self._schedule(work, now_ms, failed=True),
+        ]
 
     def tick(self, work: Work, now_ms: int) -> list[Effect]:
         """Join once the slot is over."""
@@ -113,6 +142,9 @@ class Rounds:
         if not isinstance(preparing, Preparing) or preparing.due_ms is None or now_ms < preparing.due_ms:
             return []
         a = preparing.announcement
+        self._answered = (a.plan, a.round)
+        if preparing.failed:
+            return self._withdraw(preparing, "training failed")
         q = self._context.state.update(a.plan, a.stage, a.round)
         if q is None:
             raise LookupError("a round is due whose update is not stored")
@@ -129,12 +161,35 @@ class Rounds:
         self.current = Session(self._context, self._books, work, a, preparing.opened, waiting, keys, q)
         return [Send(SiloFrame(keys))]
 
+    def collapse(self, event: Announce | None, job: Job, work: Work, now_ms: int) -> list[Effect]:
+        """After an internal error: leave what it happened in. A charged round without an update is spent.
+
+        Args:
+            event: the announcement in whose handling it happened, if so.
+        """
+        current = self.current
+        if event is not None:
+            opened = hashlib.sha256(event.frame.body).digest()
+            if current is None or current.opened != opened:
+                return self._refuse(opened, INTERNAL) if self._signed(event) else []
+        if isinstance(current, Session):
+            return current.collapse()
+        if not isinstance(current, Preparing):
+            return []
+        stopped = self.forget()
+        number = current.announcement.round
+        if self._context.state.update(job.plan, work.stage, number) is None:
+            self._books.abandon(work, number, AbortReason.FAILED, now_ms)
+        return [*stopped, *self._withdraw(current, INTERNAL)]
+
     def abort_requested(self, event: AbortRequest, job: Job, work: Work) -> list[Effect]:
         """State, signed and for good, that no share of a session was or will be released."""
         if isinstance(self.current, Session) and self.current.named(event.session):
             return self.current.abort(f"asked by the coordinator: {event.reason}")
+        if self._books.behind(work, job):
+            return []
         if self.current is not None and self.current.opened == event.session and isinstance(self.current, Preparing):
-            return self._withdraw(self.current.announcement, event.session, "asked by the coordinator")
+            return self._withdraw(self.current, "asked by the coordinator", said="asked by the coordinator")
         for entered in self._context.state.entered(job.plan, work.stage, job.round + 1):
             if entered.session == event.session:
                 return [self._last_word(entered.session, entered.released, "the session is over for this silo")]
@@ -150,6 +205,14 @@ class Rounds:
         if self._books.abandon(work, number, AbortReason.CRASHED, now_ms):
             return [Log(f"Round {number} was interrupted in training; its budget stays spent.", warning=True)]
         return []
+
+    def _signed(self, event: Announce) -> bool:
+        frame = event.frame
+        return (
+            frame.step == Step.ANNOUNCE
+            and frame.sender == COORDINATOR
+            and signature_valid(Step.ANNOUNCE, frame.body, frame.signature, self._context.roster.round_key)
+        )
 
     def _refuse(self, opened: bytes, reason: str) -> list[Effect]:
         """Say so at once, or the coordinator waits for the deadline. The statement is for good, so it is durable."""
@@ -168,7 +231,7 @@ class Rounds:
             announcement = Announcement.decode(event.frame.body)
         except (WireError, UnsoundError) as error:
             raise VerificationError(f"It is unsound: {error}.") from error
-        previous = self._outcomes.certified(event.previous, job, work)
+        previous = self._outcomes.certified(event.previous, job, work, now_ms)
         place = place_of(self._context, work, job, previous)
         check_announcement(announcement, work.plan, place, self._context.me)
         position = (announcement.stage, announcement.round, announcement.attempt)
@@ -211,34 +274,39 @@ class Rounds:
     def _prepare(self, preparing: Preparing, job: Job, work: Work, now_ms: int) -> list[Effect]:
         state, number = self._context.state, job.round + 1
         self.current = preparing
-        if state.update(job.plan, work.stage, number) is not None:
-            return self._schedule(now_ms)
+        if self._asked[:2] != (job.plan, number):
+            self._asked = (job.plan, number, preparing.asked_ms)
+        q = state.update(job.plan, work.stage, number)
+        if q is not None:
+            if self._books.starts_from(work, number) != preparing.announcement.model:
+                return self._withdraw(preparing, "this round was trained from another model here")
+            self._books.commit(work, number, q, now_ms)
+            return self._schedule(work, now_ms)
         if self._training == (job.plan, number):
             return []
         if self._books.charged(work, number):
-            return self._withdraw(preparing.announcement, preparing.opened, "this round was interrupted here")
+            return self._withdraw(preparing, "this round was interrupted here")
         try:
             self._books.reserve(work, number, preparing.announcement.model, now_ms)
         except BudgetRefused as error:
-            return [
-                Log(f"No budget for round {number}: {error}", warning=True),
-                *self._withdraw(preparing.announcement, preparing.opened, "declined"),
-            ]
+            return self._withdraw(preparing, f"no budget: {error}")
+        personal, fixed = state.personal(job.plan), self._books.fixed()
+        if personal is None or fixed is None:
+            raise LookupError("an accepted job has no personal head or no data set")
+        train = Train(job.plan, work.plan, number, fixed.public_size, current_model(state, job), personal[1])
         self._training = (job.plan, number)
-        personal = state.personal(job.plan)
-        size = state.fact("public size")
-        if personal is None or size is None:
-            raise LookupError("an accepted job has no personal head or public size")
-        return [
-            Log(f"Round {number}: training."),
-            Train(job.plan, work.plan, number, int(size), current_model(state, job), personal[1]),
-        ]
+        return [Log(f"Round {number}: training."), train]
 
-    def _schedule(self, now_ms: int) -> list[Effect]:
-        if isinstance(self.current, Preparing):
-            slot = self._context.slot_ms
-            due = now_ms if slot == 0 else -(-now_ms // slot) * slot
-            self.current = Preparing(self.current.event, self.current.announcement, self.current.opened, due)
+    def _schedule(self, work: Work, now_ms: int, *, failed: bool = False) -> list[Effect]:
+        current = self.current
+        if isinstance(current, Preparing):
+            # Counted from the round's first announcement until it was answered once: else a coordinator that announces
+            # again and again would measure how long training takes, one bit at a time.
+            place = (current.announcement.plan, current.announcement.round)
+            asked = current.asked_ms if self._answered == place else self._asked[2]
+            limit = round(work.plan.deadlines.train_seconds * 1000 * _LIMIT)
+            due = slot_end_ms(asked, now_ms, self._context.slot_ms, limit)
+            self.current = replace(current, due_ms=due, failed=failed)
         return []
 
     def _again(self) -> list[Effect]:
@@ -246,11 +314,12 @@ class Rounds:
             return self.current.joined()
         return []
 
-    def _withdraw(self, announcement: Announcement, opened: bytes, reason: str) -> list[Effect]:
+    def _withdraw(self, preparing: Preparing, reason: str, *, said: str = _DECLINED) -> list[Effect]:
         self.current = None
+        a = preparing.announcement
         return [
-            Log(f"Not in attempt {announcement.attempt} of round {announcement.round}: {reason}.", warning=True),
-            self._last_word(opened, False, reason),
+            Log(f"Not in attempt {a.attempt} of round {a.round}: {reason}.", warning=True),
+            self._last_word(preparing.opened, False, said),
         ]
 
     def _last_word(self, opened: bytes, released: bool, reason: str) -> Send:

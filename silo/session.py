@@ -15,6 +15,7 @@ import numpy as np
 from feddrm.contract.chunks import blob_hash
 from feddrm.contract.messages import Publish, SiloFrame, StepFrames
 from privacy.errors import LedgerFault
+from secagg.aborts import abort_frame
 from secagg.client import (
     AwaitingConsistency,
     AwaitingKeys,
@@ -23,11 +24,12 @@ from secagg.client import (
     AwaitingUnmask,
     VerifiedSum,
 )
-from secagg.errors import ProtocolViolation
+from secagg.errors import ProtocolViolation, SecaggError
 from secagg.keys import signature_valid
 from secagg.session import Announcement
 from secagg.wire import COORDINATOR, Frame, Step, encode_frames
 from silo.books import Books
+from silo.boundary import INTERNAL
 from silo.context import Context, Work
 from silo.effects import Effect, FetchSum, Int64s, Log, Send, Upload
 
@@ -163,6 +165,27 @@ class Session:
             Log(f"Left a session: {reason}{f' (blamed: {blamed})' if blamed else ''}.", warning=bool(blamed)),
             Send(SiloFrame(self._last_word)),
         ]
+
+    def collapse(self) -> list[Effect]:
+        """After an internal error, in which the protocol's state may have been used up: the last word all the same."""
+        try:
+            return self.abort(INTERNAL)
+        except SecaggError:
+            a = self.announcement
+            durable = self._context.state.session(self.opened)
+            released = isinstance(self._waiting, AwaitingSum) or durable is None or durable.released
+            self._waiting = None
+            self._last_word = abort_frame(
+                announcement=self.opened,
+                me=self._context.me,
+                signer=self._context.signer,
+                released=released,
+                reason=INTERNAL,
+            )
+            return [
+                Log(f"Left attempt {a.attempt} of round {a.round}: {INTERNAL}.", warning=True),
+                Send(SiloFrame(self._last_word)),
+            ]
 
     def _advance(self, frames: tuple[Frame, ...]) -> list[Effect]:
         match self._waiting:

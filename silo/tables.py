@@ -10,6 +10,7 @@ from feddrm.contract.files import atomic_write
 from feddrm.contract.plan import Plan
 from feddrm.features import encode, read_table
 from silo.context import Work
+from silo.database import NO_RESTORE
 from silo.home import Home
 from silo.state import State
 from silo.workshop import make_predictor
@@ -35,7 +36,7 @@ def predict(home: Home, file: Path) -> tuple[dict[str, object], list[tuple[int, 
     finally:
         state.close()
     if model is None or personal is None:
-        raise InputError(f"{home.database} holds no model of its last round.", remedy="Restore it from a backup.")
+        raise InputError(f"{home.database} holds no model of its last round.", remedy=NO_RESTORE)
     dataset = encode(read_table(file), work.plan.schema_, targets=False)
     predictor = make_predictor(work.plan, model, personal[1], home.settings().torch_threads)
     prediction = predictor.predict(dataset.features)

@@ -6,6 +6,7 @@ torch is imported here only, and only when there is something to train or to pre
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from feddrm.contract.errors import FeddrmError, InputError, MissingExtraError
 from feddrm.contract.plan import Plan
 from feddrm.method.layout import layout_of
+from silo.boundary import INTERNAL, survivable
 from silo.data import Records, load_records
 from silo.effects import DataLoaded, DataRefused, LoadData, Train, Trained, TrainingFailed
 from silo.home import Home
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from feddrm.method.model import Predictor
     from feddrm.method.trainer import Trainer
     from feddrm.method.update import Model
+
+logger = logging.getLogger("silo")
 
 
 def require_torch(threads: int) -> None:
@@ -57,11 +61,16 @@ class Workshop:
         me: this silo's name.
         threads: of torch.
         entropy: a CSPRNG, for sampling and noise.
-        commit: keyed hash (32 bytes) of the records' digest.
+        commit: (digest of the records, nonce of 32 bytes) -> keyed hash of both, 32 bytes.
     """
 
     def __init__(
-        self, home: Home, me: str, threads: int, entropy: Callable[[int], bytes], commit: Callable[[bytes], bytes]
+        self,
+        home: Home,
+        me: str,
+        threads: int,
+        entropy: Callable[[int], bytes],
+        commit: Callable[[bytes, bytes], bytes],
     ) -> None:
         self._home = home
         self._me = me
@@ -82,11 +91,26 @@ class Workshop:
         try:
             records = load_records(self._home, effect.plan.schema_)
             require_torch(self._threads)
+            nonce = self._entropy(32)
+            loaded = DataLoaded(
+                effect.plan_hash, self._commit(records.digest, nonce), nonce, records.patient, records.public_size
+            )
         except FeddrmError as error:
             return DataRefused(effect.plan_hash, str(error))
+        except Exception as error:  # noqa: BLE001 - the boundary: a plan must not end the agent
+            survivable(error, "reading the records")
+            return DataRefused(effect.plan_hash, f"an {INTERNAL}; see the log")
+        unusable = records.dataset.unusable
+        if unusable.cells or unusable.records:
+            logger.warning(
+                "Of the records, %d cells count as missing and %d records are left out, as they do not fit the plan."
+                " To see which: feddrm-silo data check.",
+                unusable.cells,
+                unusable.records,
+            )
         self._records = (effect.plan_hash, records)
         self._trainer = None
-        return DataLoaded(effect.plan_hash, self._commit(records.digest), records.public_size)
+        return loaded
 
     def round(self, effect: Train, stop: threading.Event) -> Trained | TrainingFailed:
         """Train one round; `stop` ends it at its next step."""
@@ -95,6 +119,9 @@ class Workshop:
             update, personal = trainer.train_round(effect.model, effect.personal, stop)
         except FeddrmError as error:
             return TrainingFailed(effect.plan_hash, effect.round, str(error))
+        except Exception as error:  # noqa: BLE001 - the boundary: a plan must not end the agent
+            survivable(error, f"training round {effect.round}")
+            return TrainingFailed(effect.plan_hash, effect.round, f"an {INTERNAL}; see the log")
         return Trained(effect.plan_hash, effect.round, update, personal)
 
     def _trainer_of(self, effect: Train) -> Trainer:

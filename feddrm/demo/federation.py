@@ -23,10 +23,12 @@ _WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Hospital:
-    """One silo: its name, its own records, its public approximate size in patients, and its cap on epsilon."""
+    """One silo: its name, its own records, their patient column, its public approximate size in patients, and its cap on
+    epsilon."""
 
     name: str
     records: Path
+    patient_column: str
     public_size: int
     epsilon_cap: float
 
@@ -102,7 +104,8 @@ class Federation:
             "[queries]\nserve = true\n"
         )
         (local / "data.toml").write_text(
-            f"records = {json.dumps(str(hospital.records.resolve()))}\npublic_size = {hospital.public_size}\n"
+            f"records = {json.dumps(str(hospital.records.resolve()))}\n"
+            f"patient = {json.dumps(hospital.patient_column)}\npublic_size = {hospital.public_size}\n"
         )
         # Six agents share this machine, and thousands of held-out records are asked in a minute.
         (local / "agent.toml").write_text(

@@ -71,7 +71,9 @@ def run(settings: Settings, say: Say) -> dict[str, Any]:
     if settings.canary:
         canary.plant(files.train, settings.canary)
     with Processes(directory / "logs") as processes:
-        hospitals = [Hospital(name, files.train[name], files.public_size[name], rand.EPSILON_CAP) for name in SITES]
+        hospitals = [
+            Hospital(name, files.train[name], "zper", files.public_size[name], rand.EPSILON_CAP) for name in SITES
+        ]
         federation = Federation(directory, processes, "rand", hospitals)
         say("Founding the federation: every hospital makes its own keys, the operator signs one roster")
         federation.found()

@@ -122,7 +122,9 @@ def run_small_federation(directory: Path) -> Iterator[SmallRun]:
     write_records(questions, "north", target=False)
     recording = directory / "traffic.bin"
     with Processes(directory / "logs") as processes:
-        hospitals = [Hospital(name, directory / f"{name}.csv", 70, 0.5 if name == "west" else 50.0) for name in NAMES]
+        hospitals = [
+            Hospital(name, directory / f"{name}.csv", "person", 70, 0.5 if name == "west" else 50.0) for name in NAMES
+        ]
         federation = Federation(directory, processes, "small", hospitals)
         federation.found()
         version = federation.enrol(["clinic"])

@@ -28,7 +28,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     for name in NAMES:
         write_records(directory / f"{name}.csv", name)
     with Processes(directory / "logs") as processes:
-        hospitals = [Hospital(name, directory / f"{name}.csv", 70, 50.0) for name in NAMES]
+        hospitals = [Hospital(name, directory / f"{name}.csv", "person", 70, 50.0) for name in NAMES]
         federation = Federation(directory, processes, "small", hospitals)
         federation.found()
         version = federation.enrol()

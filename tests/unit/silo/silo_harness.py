@@ -49,12 +49,14 @@ from silo.effects import (
     Fetched,
     FetchSum,
     LoadData,
+    Log,
     Send,
     Train,
     Trained,
     Upload,
     Uploaded,
 )
+from silo.home import DataSettings
 from silo.participant import Participant
 from silo.state import State
 
@@ -194,6 +196,10 @@ class House:
     hold: type | None = None
     update: Any = None
     contribution: float = 0.0
+    patient: str = "id"
+    public_size: int = 100
+    internal: list[str] = field(default_factory=list)
+    expects_internal: bool = False
 
     def __post_init__(self) -> None:
         self.directory.mkdir(exist_ok=True)
@@ -214,7 +220,8 @@ class House:
             signer=keys.identity,
             roster=self.trial.roster,
             roster_hash=roster_hash(self.trial.roster_signed.body),
-            policy=self.policy,
+            read_policy=lambda: self.policy,
+            read_data=lambda: DataSettings(records="records.csv", patient=self.patient, public_size=self.public_size),
             state=self.state,
             ledger=self.ledger,
             gate=self.gate,
@@ -252,8 +259,12 @@ class House:
             match effect:
                 case Send():
                     self.sent.append(effect.event)
+                case Log() if effect.text.startswith("An internal error"):
+                    # The participant survives its own faults, which must not hide them from the tests.
+                    self.internal.append(effect.text)
+                    assert self.expects_internal, effect.text
                 case LoadData():
-                    self.handle(DataLoaded(effect.plan_hash, b"\1" * 32, 100))
+                    self.handle(self.loaded_event(effect.plan_hash))
                 case Train():
                     self.trained.append(effect.round)
                     self.handle(self.trained_event(effect))
@@ -264,6 +275,10 @@ class House:
                     data = self.trial.sums.get(effect.blob)
                     if data is not None:
                         self.handle(Fetched(effect.blob, data))
+
+    def loaded_event(self, plan: bytes, commitment: bytes = b"\1" * 32) -> DataLoaded:
+        """What the workshop reports of the hospital's records."""
+        return DataLoaded(plan, commitment, bytes(32), self.patient, self.public_size)
 
     def trained_event(self, effect: Train) -> Trained:
         """A round's result: `update` if set, or something that differs by silo and round."""

@@ -13,7 +13,7 @@ from feddrm.contract.chunks import blob_hash
 from feddrm.contract.messages import AckEvent, OutcomeEvent, Ready, RoundOutcome
 from feddrm.contract.rounds import Ack, Lost, sign_ack, sign_lost
 from feddrm.method.update import model_hash
-from silo.effects import Connected, FetchSum
+from silo.effects import Connected, FetchSum, Log
 
 REST = ("alpha", "delta", "gamma")
 
@@ -145,7 +145,7 @@ def test_an_ack_is_said_again_until_the_round_is_certified(desk: Desk) -> None:
     assert [type(event) for event in alpha.handle(Connected())] == [Ready]
 
 
-def test_two_certified_outcomes_of_one_round_cannot_replace_each_other(desk: Desk) -> None:
+def test_what_t_silos_acknowledged_is_not_lost_any_more_and_overrules_a_loss(desk: Desk) -> None:
     desk.run()
     alpha = desk.houses["alpha"]
     alpha.handle(OutcomeEvent(desk.outcomes[1]))
@@ -158,5 +158,14 @@ def test_two_certified_outcomes_of_one_round_cannot_replace_each_other(desk: Des
     beta.handle(OutcomeEvent(RoundOutcome(1, lost=lost)))
     assert beta.ready.round == 1
     assert beta.ready.model == model_hash(desk.first_model)
-    assert beta.handle(OutcomeEvent(desk.outcomes[1])) == []
-    assert beta.ready.model == model_hash(desk.first_model)
+    # A second loss of the same round is nothing new.
+    assert beta.handle(OutcomeEvent(RoundOutcome(1, lost=lost))) == []
+    beta.handle(OutcomeEvent(desk.outcomes[1]))
+    assert (beta.ready.round, beta.ready.model) == (1, model_hash(desk.model))
+    assert beta.handle(OutcomeEvent(RoundOutcome(1, lost=lost))) == []
+    assert beta.ready.model == model_hash(desk.model)
+    # Both are kept: the round key signed a loss that t silos contradict.
+    evidence = beta.state.evidence(desk.trial.plan_hash, 1)
+    assert evidence[0] == lost.to_json()
+    assert all(ack.to_json() in evidence[1] for ack in desk.outcomes[1].acks)
+    assert any(isinstance(effect, Log) and lost.to_json() in effect.text for effect in beta.effects)

@@ -109,7 +109,7 @@ def test_a_fork_is_kept_as_evidence_that_convinces_anybody(desk: Desk) -> None:
     # A second ledger of beta, of the size that alpha saw, with another content.
     other = Ledger.open(beta.directory / "other.db", origin, key, now_ms=NOW)
     while other.size < honest[0]:
-        other.append(Dataset(bytes([other.size]) * 32, bytes(32)), now_ms=NOW)
+        other.append(Dataset(bytes(32), bytes([other.size]) * 32, bytes(32), "id", 1000), now_ms=NOW)
     from privacy.witness import make_proof
 
     proof = make_proof(other, (0,), ())
@@ -131,7 +131,7 @@ def test_a_retry_shows_the_extension_of_what_peers_saw_in_the_attempt_before(des
     alpha = desk.houses["alpha"]
     work = alpha.participant._work
     assert work is not None
-    alpha.participant._books.record_dataset(work, b"\3" * 32, NOW)
+    alpha.participant._books.record_dataset(work, alpha.loaded_event(work.plan_hash, b"\3" * 32), NOW)
     desk.open(desk.announcement(attempt=2))
     relay_keys(desk)
     assert all(house.frames(Step.SHARES) for house in desk.houses.values())

@@ -19,10 +19,10 @@ from silo.effects import ReleaseSigned
 def finished(make_desk: Callable[..., Desk]) -> Desk:
     desk = make_desk(rounds=2)
     desk.offer()
-    desk.run()
-    for house in desk.houses.values():
-        house.handle(OutcomeEvent(desk.outcomes[1]))
-    desk.run()
+    for number in (1, 2):
+        desk.run()
+        for house in desk.houses.values():
+            house.handle(OutcomeEvent(desk.outcomes[number]))
     return desk
 
 

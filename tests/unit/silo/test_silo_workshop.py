@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +25,14 @@ ROWS = "id,a,y\n" + "".join(f"p{i // 2},{i / 40:.3f},{i % 3}\n" for i in range(4
 def home(tmp_path: Path) -> Home:
     init_member(tmp_path / "alpha", "alpha", Role.SILO)
     home = Home(tmp_path / "alpha")
-    (home.local / "data.toml").write_text('records = "records.csv"\npublic_size = 20\n')
+    (home.local / "data.toml").write_text('records = "records.csv"\npatient = "id"\npublic_size = 20\n')
     (home.local / "records.csv").write_text(ROWS)
     return home
 
 
 def workshop(home: Home, seen: list[bytes]) -> Workshop:
-    import os
-
-    def commit(digest: bytes) -> bytes:
+    def commit(digest: bytes, nonce: bytes) -> bytes:
+        assert len(nonce) == 32
         seen.append(digest)
         return bytes(32)
 
@@ -54,7 +55,8 @@ def test_a_round_is_trained_on_the_hospitals_records(home: Home) -> None:
     trial, seen = Trial.make(), list[bytes]()
     shop = workshop(home, seen)
     loaded = shop.read(LoadData(trial.plan_hash, trial.plan))
-    assert loaded == DataLoaded(trial.plan_hash, bytes(32), 20)
+    assert isinstance(loaded, DataLoaded)
+    assert loaded == DataLoaded(trial.plan_hash, bytes(32), loaded.nonce, "id", 20)
     first = shop.round(train_effect(trial), threading.Event())
     second = shop.round(train_effect(trial, 2), threading.Event())
     assert isinstance(first, Trained)
@@ -75,13 +77,43 @@ def test_the_commitment_covers_every_cell_and_id(home: Home) -> None:
     assert len(set(seen)) == 4
 
 
-@pytest.mark.parametrize("text", ["id,a\np1,0.5\n", "", "id,a,y\n,0.5,1\n"])
-def test_records_that_do_not_fit_are_refused_with_the_detail(home: Home, text: str) -> None:
+@pytest.mark.parametrize("text", ["id,a\np1,0.5\n", "", "a,y\n0.5,1\n"])
+def test_a_table_without_a_column_is_refused_with_the_detail(home: Home, text: str) -> None:
     trial = Trial.make()
     (home.local / "records.csv").write_text(text)
     refused = workshop(home, []).read(LoadData(trial.plan_hash, trial.plan))
     assert isinstance(refused, DataRefused)
     assert "records.csv" in refused.detail
+
+
+@pytest.mark.parametrize("row", [",0.5,1", "p1,secret,1", "p1,nan,1", "p1,0.5,secret", "p1,0.5", '"p1,0.5,1'])
+def test_no_record_decides_whether_a_plan_is_accepted(home: Home, row: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What does not fit is counted in the hospital's own log, and its content is not even there."""
+    trial = Trial.make()
+    (home.local / "records.csv").write_text(ROWS + row + "\n")
+    assert isinstance(workshop(home, []).read(LoadData(trial.plan_hash, trial.plan)), DataLoaded)
+    assert "do not fit the plan" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_an_unexpected_error_is_a_refusal_and_not_the_end(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    trial = Trial.make()
+
+    def broken(_: bytes, __: bytes) -> bytes:
+        raise ZeroDivisionError
+
+    shop = Workshop(home, "alpha", 1, os.urandom, broken)
+    refused = shop.read(LoadData(trial.plan_hash, trial.plan))
+    assert isinstance(refused, DataRefused)
+    assert "ZeroDivisionError" in caplog.text
+    shop = workshop(home, [])
+    shop.read(LoadData(trial.plan_hash, trial.plan))
+    effect = train_effect(trial)
+    failed = shop.round(replace(effect, model=effect.model[:-1]), threading.Event())
+    assert isinstance(failed, TrainingFailed)
+    assert "Traceback" in caplog.text
+    # The next round works.
+    assert isinstance(shop.round(effect, threading.Event()), Trained)
 
 
 def test_a_stop_ends_a_round_without_a_result(home: Home) -> None:
