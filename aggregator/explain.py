@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from feddrm.contract.announce import smallest_cohort, value_bound
 from feddrm.contract.errors import NotAuthorisedError
 from feddrm.contract.plan import Plan
 from feddrm.contract.roster import Roster
-from feddrm.method.layout import layout_of
+from feddrm.method.coarse import query_bits, record_bits
+from feddrm.method.layout import embedding_width, layout_of
+
+# A search solves records of 19 columns for embeddings of some hundred bits; 33 bits name one person among all.
+_MANY_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         "ring_bits_allowed": 30,
         "shared_parameters": size,
         "upload_bytes_per_round": 4 * size + 16,
+        "query_bits": query_bits(plan),
     }
     lines = (
         f"{plan.name}: {count} silos, {training.rounds} rounds of {training.local_steps} steps.",
@@ -77,6 +82,8 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         f"Sums fit the ring: {count} silos use {math.log2(used):.1f} of 30 bits; "
         f"entries are rounded to multiples of 2^-{sums.fraction_bits}.",
         f"The shared model has {size} parameters; a silo sends {4 * size + 16} bytes a round.",
+        f"A query shows the coordinator at most {query_bits(plan)} bits about the patient: "
+        f"{embedding_width(plan)} units of {plan.queries.embedding_bits}.",
     )
     return Meaning(figures, lines, _warnings(plan, absent), () if roster is None else _problems(plan, roster))
 
@@ -93,6 +100,12 @@ def _warnings(plan: Plan, absent: int) -> tuple[str, ...]:
         found.append(f"with threshold {plan.secure_aggregation.threshold} one absent hospital stops the whole job.")
     if plan.training.rounds == 0:
         found.append("no rounds: the release is the initial model, which has seen no patient.")
+    bits = query_bits(plan)
+    if bits > min(_MANY_BITS, record_bits(plan.schema_)):
+        found.append(
+            f"a query shows the coordinator {bits} bits, which may be solved for the patient; lower "
+            "queries.embedding_bits or the width of the last layer."
+        )
     return tuple(found)
 
 

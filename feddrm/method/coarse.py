@@ -9,6 +9,7 @@ by interval arithmetic (Moore 1966), never from a record: a range taken from dat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -30,6 +31,17 @@ Floats = npt.NDArray[np.float64]
 def query_bits(plan: Plan) -> int:
     """The most that one query tells the coordinator about a record, in bits."""
     return embedding_width(plan) * plan.queries.embedding_bits
+
+
+def record_bits(schema: Schema) -> float:
+    """log2 of how many different records a schema allows: a query that shows more bits may leave only one.
+
+    Infinite where a column is a number. Real records have less entropy than this.
+    """
+    if any(isinstance(column, Numeric) for column in schema.columns):
+        return math.inf
+    # A missing value is one more possibility, with a feature of its own or without.
+    return sum(math.log2(column.width - column.missing_indicator + bool(column.missing)) for column in schema.columns)
 
 
 def unit_bounds(plan: Plan, trunk: Tensors) -> Floats:

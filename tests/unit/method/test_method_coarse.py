@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from feddrm.contract.errors import MalformedError
 from feddrm.contract.plan import Plan
 from feddrm.contract.schema import Binned, Categorical, Column, Numeric, Schema, Threshold
 from feddrm.features import Table, encode
-from feddrm.method.coarse import Grid, query_bits, unit_bounds
+from feddrm.method.coarse import Grid, query_bits, record_bits, unit_bounds
 from feddrm.method.layout import layout_of
 
 MakePlan = Callable[..., Plan]
@@ -154,6 +155,16 @@ def test_an_embedding_that_is_not_finite_is_refused(value: float) -> None:
 def test_an_embedding_of_another_form_is_refused(phi: np.ndarray[Any, Any]) -> None:
     with pytest.raises(MalformedError):
         Grid(np.ones(2), 4).encode(phi)
+
+
+def test_records_are_counted_with_their_gaps(make_plan: MakePlan) -> None:
+    schema = plan_over(make_plan, (9,)).schema_
+    assert record_bits(schema) == math.inf
+    counted = ("binned", "word", "full")
+    discrete = schema.model_copy(update={"columns": tuple(COLUMNS[name] for name in counted)})
+    cells = math.prod(len(EXTREMES[name]) for name in counted)
+    assert cells == 4 * 4 * 2
+    assert record_bits(discrete) == pytest.approx(math.log2(cells))
 
 
 @pytest.mark.parametrize(("bounds", "bits"), [([], 2), ([-1.0], 2), ([np.inf], 2), ([1.0], 0), ([1.0], 17)])
