@@ -73,7 +73,7 @@ class Queries(Document):
     embedding (design 8).
 
     Few by default, since a wide embedding in full precision can be solved for the patient. Two bits cost the router
-    of the demo two points, three or more hardly anything.
+    of the demo 2.5 points, three bits one.
     """
 
     embedding_bits: Annotated[int, Field(ge=1, le=16)] = 2

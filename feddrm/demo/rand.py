@@ -102,7 +102,7 @@ def plan_document(federation: str, roster_version: int, silos: tuple[str, ...] =
     absent. Updates of this plan stay within +-2 a coordinate, so that the quantiser's range of 4 hardly ever clips.
 
     A query shows the coordinator 16 * 2 = 32 bits. A record's columns together have 37 bits of entropy, and a trunk of
-    48 units in float32 could be solved for all of them; here the router loses two points by it.
+    48 units in float32 could be solved for all of them; here the router loses 2.5 points by it.
     """
     return {
         "federation": federation,

@@ -9,6 +9,7 @@ import pytest
 from small_federation import CANARY_NUMBER, CANARY_PATIENT, CANARY_TEXT, NAMES, PERSONS, ROUNDS, SmallRun
 from wire_search import found, json_documents, keys, numbers, windows
 
+from feddrm.contract import codec
 from feddrm.transport.recorder import Recorded, read_recording
 
 
@@ -89,6 +90,16 @@ def test_route_replies_hold_a_name_a_version_and_a_ticket(small: SmallRun, traff
     times = {"issued_ms", "expires_ms", "nonce"}
     names = {"format", "federation", "querier", "release", "roster_version", "silo"}
     assert {frozenset(ticket) for ticket in tickets} == {frozenset(times | names)}
+
+
+def test_route_requests_hold_the_release_and_two_bytes_a_record(traffic: list[Recorded]) -> None:
+    """Eight units of the plan's two bits: whatever is searched for behind them, 16 bits are all that was shown."""
+    requests = [m for m in traffic if m.method.endswith("/Route") and m.direction == "received"]
+    assert requests
+    for message in requests:
+        request = codec.ROUTE_REQUEST.decode(message.data)
+        assert {len(code) for code in request.codes} == {2}
+        assert codec.ROUTE_REQUEST.encode(request) == message.data
 
 
 def test_answers_do_not_show_by_their_length(traffic: list[Recorded]) -> None:
