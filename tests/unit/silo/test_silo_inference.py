@@ -31,6 +31,7 @@ class Bench:
         self.trial = Trial.make()
         self.path = path
         self.settings = {"answers_per_day": 10, "capacity": 4, **settings}
+        self.width = 3
         self.start()
 
     def start(self) -> None:
