@@ -23,8 +23,8 @@ _WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Hospital:
-    """One silo: its name, its own records, their patient column, its public approximate size in patients, and its cap on
-    epsilon."""
+    """One silo: its name, its own records and their patient column, its public approximate size in patients, and its
+    cap on epsilon."""
 
     name: str
     records: Path
