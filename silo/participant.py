@@ -140,12 +140,12 @@ class Participant:
     def _collapse(self, event: Event | None, now_ms: int) -> list[Effect]:
         """After an internal error: refuse what the event was about, with a constant reason."""
         try:
-            if isinstance(event, DataLoaded | DataRefused) and self._context.state.job(event.plan_hash) is not None:
+            job = self._context.state.active_job()
+            if isinstance(event, DataLoaded | DataRefused) and job is not None and not self._data_ready:
                 self._data_problem = "an internal error; see the log"
                 return []
-            if isinstance(event, JobOffer | DataLoaded | DataRefused):
+            if isinstance(event, JobOffer) or (isinstance(event, DataLoaded | DataRefused) and job is None):
                 return self._offers.collapse(event, now_ms)
-            job = self._context.state.active_job()
             if job is None or isinstance(event, OutcomeEvent | ReleaseProposal | JobEnded | Connected | Notice):
                 return []
             announced = event if isinstance(event, Announce) else None

@@ -209,7 +209,7 @@ def test_a_coordinator_that_is_not_there(small: SmallRun, tmp_path: Path) -> Non
 def test_preflight_names_a_remedy_for_each_failure(small: SmallRun, tmp_path: Path) -> None:
     home = tmp_path / "copy"
     shutil.copytree(small.federation.home("south"), home, ignore=shutil.ignore_patterns("*.pid", "*.lock"))
-    (home / "local" / "data.toml").write_text('records = "nowhere.csv"\npublic_size = 70\n')
+    (home / "local" / "data.toml").write_text('records = "nowhere.csv"\npatient = "person"\npublic_size = 70\n')
     outcome = run(SILO, "preflight", home)
     assert outcome.code == 3, outcome
     assert "nowhere.csv" in outcome.output + outcome.errors
