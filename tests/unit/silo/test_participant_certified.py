@@ -247,46 +247,48 @@ def test_after_a_release_of_the_certified_model_nothing_takes_it_back(make_desk:
     assert alpha.ready == before
 
 
-class TestAnOlderAgentDb:
-    """agent.db put back from a copy: it does not know what it masked or released since."""
+# agent.db put back from a copy: it does not know what it masked or released since.
 
-    @pytest.fixture
-    def copied(self, desk: Desk) -> Desk:
-        """Alpha's state from before round 2, its ledger of round 2."""
-        desk.run()
-        tell(desk, desk.outcomes[1])
-        alpha = desk.houses["alpha"]
-        alpha.state.forget_deleted()
-        copy = (alpha.directory / "agent.db").read_bytes()
-        desk.open()
-        for step in (Step.KEYS, Step.SHARES, Step.MASKED, Step.CONSISTENCY):
-            desk.advance(step)
-        alpha.die()
-        (alpha.directory / "agent.db").write_bytes(copy)
-        for suffix in ("-wal", "-shm"):
-            (alpha.directory / f"agent.db{suffix}").unlink(missing_ok=True)
-        alpha.start()
-        return desk
 
-    def test_it_says_nothing_of_a_round_that_it_forgot(self, copied: Desk) -> None:
-        """It released shares in attempt 1 and would state, signed, that it did not."""
-        from feddrm.contract.messages import AbortRequest
+@pytest.fixture
+def copied(desk: Desk) -> Desk:
+    """Alpha's state from before round 2, its ledger of round 2."""
+    desk.run()
+    tell(desk, desk.outcomes[1])
+    alpha = desk.houses["alpha"]
+    alpha.state.forget_deleted()
+    copy = (alpha.directory / "agent.db").read_bytes()
+    desk.open()
+    for step in (Step.KEYS, Step.SHARES, Step.MASKED, Step.CONSISTENCY):
+        desk.advance(step)
+    alpha.die()
+    (alpha.directory / "agent.db").write_bytes(copy)
+    for suffix in ("-wal", "-shm"):
+        (alpha.directory / f"agent.db{suffix}").unlink(missing_ok=True)
+    alpha.start()
+    return desk
 
-        alpha = copied.houses["alpha"]
-        assert alpha.ready.round == 1
-        assert alpha.handle(AbortRequest(copied.announcement_hash, "why not")) == []
-        assert alpha.handle(copied.announce_event("alpha")) == []
-        copied.open(copied.announcement(attempt=2))
-        assert not alpha.frames(Step.KEYS)
-        assert not alpha.frames(Step.ABORT)
-        assert not any(isinstance(effect, Train) for effect in alpha.effects[-3:])
 
-    def test_it_goes_on_when_the_round_is_settled(self, copied: Desk) -> None:
-        alpha = copied.houses["alpha"]
-        copied.publish(without=("alpha",))
-        alpha.handle(OutcomeEvent(copied.outcomes[2]))
-        assert alpha.ready.model == model_hash(copied.model)
-        # It cannot know whether it is in the sum.
-        assert ends(alpha) == [(1, "released"), (2, "crashed")]
-        copied.run()
-        assert alpha.trained == [1, 2, 3]
+def test_it_says_nothing_of_a_round_that_it_forgot(copied: Desk) -> None:
+    """It released shares in attempt 1 and would state, signed, that it did not."""
+    from feddrm.contract.messages import AbortRequest
+
+    alpha = copied.houses["alpha"]
+    assert alpha.ready.round == 1
+    assert alpha.handle(AbortRequest(copied.announcement_hash, "why not")) == []
+    assert alpha.handle(copied.announce_event("alpha")) == []
+    copied.open(copied.announcement(attempt=2))
+    assert not alpha.frames(Step.KEYS)
+    assert not alpha.frames(Step.ABORT)
+    assert not any(isinstance(effect, Train) for effect in alpha.effects[-3:])
+
+
+def test_it_goes_on_when_the_round_is_settled(copied: Desk) -> None:
+    alpha = copied.houses["alpha"]
+    copied.publish(without=("alpha",))
+    alpha.handle(OutcomeEvent(copied.outcomes[2]))
+    assert alpha.ready.model == model_hash(copied.model)
+    # It cannot know whether it is in the sum.
+    assert ends(alpha) == [(1, "released"), (2, "crashed")]
+    copied.run()
+    assert alpha.trained == [1, 2, 3]
