@@ -158,7 +158,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The sum of a round was published and verified: hashes of the sum and of the model that it led to."""
+    """The sum of a round was published and acknowledged by t silos: hashes of it and of the model that it led to."""
 
     TYPE: ClassVar = "RELEASE"
     plan: bytes
