@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 import time
 from pathlib import Path
@@ -227,6 +228,8 @@ def release_publish(
     """Put a release into service: queriers get its trunk, the router its head."""
     from aggregator.operator_client import OperatorClient
 
+    if not re.fullmatch(r"[0-9a-f]{16}", release):
+        raise InputError(f"{release!r} is no release: an id has 16 hexadecimal digits.", remedy="See: release list")
     with OperatorClient(operator) as client:
         done = client.publish_release(release)
     emit(

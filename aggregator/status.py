@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from aggregator.coordinator import Coordinator
@@ -75,11 +76,18 @@ def _phase(job: Job, room: Room) -> tuple[str, str, int, tuple[str, ...], str]:
         case Acknowledging(attempt=attempt) as phase:
             waiting = phase.waiting()
             return "acknowledging", "publish", attempt, waiting, _for(waiting)
-        case Proposing(signatures=signatures):
+        case Proposing(signatures=signatures) as phase:
             waiting = tuple(s for s in job.accepting if s not in signatures)
             count = f"{len(signatures)} of {job.threshold} needed signatures"
+            released = hashlib.sha256(phase.statement).hexdigest()[:16]
             if len(signatures) >= job.threshold:
-                return "release ready", "", 0, waiting, f"{count}; publish it with: feddrm-aggregator release publish"
+                return (
+                    "release ready",
+                    "",
+                    0,
+                    waiting,
+                    f"{count}; publish it: feddrm-aggregator release publish {released}",
+                )
             return "releasing", "", 0, waiting, f"{count}; {_for(waiting)}"
         case Ended(completed, reason):
             if completed:

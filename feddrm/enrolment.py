@@ -110,7 +110,10 @@ def register_member(app: typer.Typer, role: Role, command: str) -> None:
         pin = load_pin(directory)
         waiting = pin.pending()
         if waiting is None:
-            raise InputError("No roster waits for approval.")
+            raise InputError(
+                "No roster waits for approval.",
+                remedy="A newer one arrives when the agent connects: restart it if the operator has published one.",
+            )
         _, roster, changes = waiting
         shown = "\n".join((f"Roster version {roster.version} differs from the pinned one:", *changes.lines()))
         if not confirm(shown, "Do you know all of these members, and trust these keys?", yes=yes):
@@ -119,7 +122,8 @@ def register_member(app: typer.Typer, role: Role, command: str) -> None:
         emit(
             form,
             {"version": roster.version, "differences": list(changes.lines())},
-            f"Roster version {roster.version} is pinned; the approval is recorded in {pin.directory}.",
+            f"Roster version {roster.version} is pinned; the approval is recorded in {pin.directory}.\n"
+            "An agent that runs knows the old one until it is restarted.",
         )
 
 

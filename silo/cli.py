@@ -152,7 +152,9 @@ def ledger_export(
     from silo.export import export_ledger
 
     leaves = export_ledger(directory, out)
-    emit(form, {"out": str(out), "leaves": leaves}, f"Wrote {leaves} leaves to {out}. Check: feddrm-audit verify {out}")
+    root = directory / "startup" / "federation.root"
+    check = f"feddrm-audit verify {out} --root {root}"
+    emit(form, {"out": str(out), "leaves": leaves}, f"Wrote {leaves} leaves to {out}. Check: {check}")
 
 
 def main() -> None:

@@ -99,7 +99,19 @@ def _policy(home: Home, member: SiloHome, plan: Plan | None) -> str:
                 remedy=f'Add "{operator.hex()}" to accept its plans.',
             )
         budget = policy.budget
+        if not (budget.job_epsilon and budget.life_epsilon and policy.jobs.models):
+            raise InputError(
+                f"{path} refuses every job: budget.job_epsilon, budget.life_epsilon or jobs.models is still empty.",
+                remedy="Set the figures that this hospital has decided on.",
+            )
         return f"epsilon at most {budget.job_epsilon:g} a job and {budget.life_epsilon:g} for life"
+    if plan.federation != member.federation or member.name not in plan.silos:
+        raise InputError(f"The plan {plan.name} of federation {plan.federation} does not list {member.name}.")
+    if plan.roster_version != member.roster.version:
+        raise InputError(
+            f"The plan is for roster version {plan.roster_version}; version {member.roster.version} is pinned here.",
+            remedy="See `feddrm-silo roster show` and `roster accept`, then restart the agent.",
+        )
     cost = charge(plan)
     problems = objections(policy, plan, cost.epsilon, cost.epsilon_alone, operator=operator)
     if problems:

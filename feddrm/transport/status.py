@@ -119,6 +119,12 @@ _CLOSED: Final = (
 )
 
 
+_STRANGER: Final = (
+    "Either side may not have the newest roster: the operator runs `feddrm-aggregator roster publish`, every hospital "
+    "`feddrm-silo roster accept` and restarts its agent."
+)
+
+
 def _unavailable(address: str, detail: str) -> FeddrmError:
     for text, message, remedy in _SERVER_CERTIFICATE:
         if text in detail:
@@ -140,7 +146,8 @@ def error_of(error: grpc.RpcError, address: object) -> FeddrmError:
     code, detail = error.code(), error.details() or ""
     kind = next((str(value) for key, value in error.trailing_metadata() or () if key == ERROR_KEY), None)
     if kind in _CLASSES:
-        return _CLASSES[kind](f"The coordinator at {address} refuses: {_printable(detail)}")
+        remedy = _STRANGER if kind == "not-authorised" else ""
+        return _CLASSES[kind](f"The coordinator at {address} refuses: {_printable(detail)}", remedy=remedy)
     if kind is not None:
         return UnreachableError(f"The coordinator at {address} failed: {INTERNAL.sentence}")
     if code is Code.UNAVAILABLE:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from feddrm.contract.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "THREAT_MODEL.md", ROOT / "DECISIONS.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -76,3 +79,13 @@ def test_every_option_of_the_readme_exists(command: tuple[str, ...]) -> None:
             if line.startswith("    ") and tuple(words[: len(command)]) == command:
                 for option in re.findall(r"(--[a-z-]+)", part.split("#")[0]):
                     assert option in help_text, f"{' '.join(command)} has no {option}"
+
+
+def test_the_plan_page_is_a_plan() -> None:
+    """Its example is parsed as it stands, and names every key that a plan has."""
+    text = (ROOT / "docs/plan.md").read_text()
+    example = text.split("```toml\n")[1].split("```")[0]
+    plan = Plan.model_validate(tomllib.loads(example))
+    for section in (plan.training, plan.privacy, plan.secure_aggregation, plan.queries, plan.deadlines):
+        for key in type(section).model_fields:
+            assert f"{key} = " in example, key
