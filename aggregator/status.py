@@ -81,13 +81,8 @@ def _phase(job: Job, room: Room) -> tuple[str, str, int, tuple[str, ...], str]:
             count = f"{len(signatures)} of {job.threshold} needed signatures"
             released = hashlib.sha256(phase.statement).hexdigest()[:16]
             if len(signatures) >= job.threshold:
-                return (
-                    "release ready",
-                    "",
-                    0,
-                    waiting,
-                    f"{count}; publish it: feddrm-aggregator release publish {released}",
-                )
+                how = f"feddrm-aggregator release publish {released}"
+                return "release ready", "", 0, waiting, f"{count}; publish it with: {how}"
             return "releasing", "", 0, waiting, f"{count}; {_for(waiting)}"
         case Ended(completed, reason):
             if completed:

@@ -216,6 +216,31 @@ def test_preflight_names_a_remedy_for_each_failure(small: SmallRun, tmp_path: Pa
     assert "Traceback" not in outcome.output + outcome.errors
 
 
+def test_preflight_says_that_a_policy_refuses_everything(small: SmallRun, tmp_path: Path) -> None:
+    home = tmp_path / "copy"
+    shutil.copytree(small.federation.home("south"), home, ignore=shutil.ignore_patterns("*.pid", "*.lock"))
+    operators = re.search(r"operators = .*", (home / "local" / "policy.toml").read_text())
+    assert operators
+    (home / "local" / "policy.toml").write_text(f"[jobs]\n{operators[0]}\n")
+    outcome = run(SILO, "preflight", home)
+    assert outcome.code == 3, outcome
+    assert "refuses every job" in outcome.output + outcome.errors
+
+
+def test_preflight_holds_a_plan_against_the_pinned_roster(small: SmallRun, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text(7))
+    outcome = run(SILO, "preflight", small.federation.home("south"), "--plan", plan)
+    assert outcome.code == 3, outcome
+    assert "roster version 7" in outcome.output + outcome.errors
+
+
+@pytest.mark.parametrize("release", ["1234", "zzzz", "../x", "0123456789abcdef"])
+def test_a_release_that_is_none(small: SmallRun, release: str) -> None:
+    operator = small.federation.operator
+    assert_refused(run(AGGREGATOR, "release", "publish", release, "--operator", operator), 3, "elease")
+
+
 def test_preflight_passes_for_a_running_hospital(small: SmallRun) -> None:
     outcome = run(SILO, "preflight", small.federation.home("south"))
     assert outcome.code == 0, outcome.output + outcome.errors
