@@ -11,7 +11,10 @@ from rich.text import Text
 
 def render(result: dict[str, Any], console: Console) -> None:
     """Print the result of one demo run (the object that --format json prints)."""
-    console.print(Group(_privacy(result), _quality(result), _checks(result), _next(result)))
+    console.print(Group(_privacy(result), _quality(result)))
+    # Paths and commands are there to be copied: never broken by the terminal's width.
+    console.print(_checks(result), soft_wrap=True)
+    console.print(_next(result), soft_wrap=True)
 
 
 def _privacy(result: dict[str, Any]) -> Table:
