@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 from aggregator.coordinator import Coordinator
@@ -10,6 +9,8 @@ from aggregator.gather import FOR_GOOD, WAITED_FOR, Standing, at_round, gathered
 from aggregator.job import Job, Presence, Room
 from aggregator.phases import Aborting, Acknowledging, Ended, Gathering, Proposing, Running
 from feddrm.contract.messages import HISTORY_LIMIT, SiloStatus, Status
+from feddrm.contract.release import release_id
+from feddrm.contract.signed import Signed
 from secagg.wire import Step
 
 _DOING = {
@@ -79,7 +80,7 @@ def _phase(job: Job, room: Room) -> tuple[str, str, int, tuple[str, ...], str]:
         case Proposing(signatures=signatures) as phase:
             waiting = tuple(s for s in job.accepting if s not in signatures)
             count = f"{len(signatures)} of {job.threshold} needed signatures"
-            released = hashlib.sha256(phase.statement).hexdigest()[:16]
+            released = release_id(Signed(phase.statement, ()))
             if len(signatures) >= job.threshold:
                 how = f"feddrm-aggregator release publish {released}"
                 return "release ready", "", 0, waiting, f"{count}; publish it with: {how}"

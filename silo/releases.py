@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.messages import ReleaseProposal, ReleaseSignature
-from feddrm.contract.release import make_statement, sign_statement
+from feddrm.contract.release import make_statement, release_hash, sign_statement
+from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan
 from feddrm.method.update import head_hash, trunk_hash
 from silo.context import Context, Work, current_model
@@ -49,7 +48,7 @@ class Releases:
             return [Log(f"Did not sign a release: {error}", warning=True)]
         if event.statement != statement:
             return [Log("Did not sign a release: it is not what this silo's own model gives.", warning=True)]
-        release = hashlib.sha256(statement).digest()
+        release = release_hash(Signed(statement, ()))
         personal = self._context.state.personal(job.plan)
         if personal is None:
             raise LookupError("an accepted job has no personal head")
