@@ -500,7 +500,7 @@ def test_a_coordinator_that_dies_in_a_round_goes_on(tmp_path: Path, how: signal.
                 assert await asyncio.to_thread(process.wait, 15) == (0 if how == signal.SIGTERM else -9)
                 process.communicate()
                 process = await asyncio.to_thread(start, house)
-            status = await until(house, "release ready", 90)
+            status = await until(house, "release ready", 240)
             assert [h.outcome for h in status.history] == ["published"] * 6
             assert {h.survivors for h in status.history} == {SILOS}
             assert {agent.silo.boots for agent in silos.values()} == {1}

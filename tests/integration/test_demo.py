@@ -187,8 +187,10 @@ def test_the_killed_hospital_comes_back_and_pays_for_every_round_it_reserved(
     joined = [entry["round"] for entry in history if "site-3" in entry["cohort"]]
     survived = [entry["round"] for entry in history if "site-3" in entry["survivors"]]
     assert set(joined) - set(survived) == {4}
-    assert max(survived) == killed["rounds"]
-    assert len(survived) >= killed["rounds"] - 4
+    # How many rounds pass while an agent starts is the machine's affair; that it misses none once it is back is ours.
+    back = min(number for number in survived if number > 4)
+    assert survived == [1, 2, 3, *range(back, killed["rounds"] + 1)]
+    assert 4 + 2 <= back <= killed["rounds"]
     (site,) = [silo for silo in killed["silos"] if silo["name"] == "site-3"]
     assert site["ledger_verified"]
     assert site["rounds_reserved"] == len(joined)
