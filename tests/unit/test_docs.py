@@ -39,6 +39,21 @@ def test_every_file_that_a_document_links_to_exists(document: Path) -> None:
     assert not [link for link in links if not (document.parent / link).exists()]
 
 
+def attacks() -> list[list[str]]:
+    """Rows of the tables in docs/attacks.md: attack, and the cells of its three levels."""
+    lines = (ROOT / "docs" / "attacks.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return [row for row in rows if row[0] != "attack" and not row[0].startswith("---")]
+
+
+@pytest.mark.parametrize("row", attacks(), ids=lambda row: row[0])
+def test_every_attack_is_played_by_a_test(row: list[str]) -> None:
+    assert len(row) == 4
+    assert any("`test_" in cell for cell in row[1:])
+    # A cell says which tests play it, or that the level adds nothing.
+    assert all(cell in ("-", "gap") or "`test_" in cell for cell in row[1:]), row
+
+
 MODULES = {
     "feddrm": "feddrm.demo.cli",
     "feddrm-silo": "silo.cli",
