@@ -1,7 +1,7 @@
 """Public known answers, asked of this package's own functions and not of the library below them.
 
-RFC 7748 (X25519), RFC 5869 (HKDF), RFC 8439 (ChaCha20-Poly1305), RFC 8032 (Ed25519), SP 800-38A (AES-256-CTR) and NIST's
-GCM vectors, most of them from the PyPI package `cryptography-vectors`. Where the protocol fixes an input that a vector
+RFC 7748 (X25519), RFC 5869 (HKDF), RFC 8439 (ChaCha20-Poly1305), RFC 8032 (Ed25519), SP 800-38A (AES-256-CTR) and GCM
+of NIST, most of them from the PyPI package `cryptography-vectors`. Where the protocol fixes an input that a vector
 varies (an info string, a nonce, a first counter block), the test injects the vector's in its place and leaves the rest
 of the function as it is, so that exchanging a primitive fails here.
 """
@@ -124,7 +124,7 @@ def test_hkdf_of_rfc_5869(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_chacha20_poly1305_of_rfc_8439_and_tampered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cipher that deals shares, under the vector's key: seals as the RFC says, and opens nothing that was changed."""
+    """The cipher that deals shares, under the vector's key: seals as the RFC says, opens nothing changed."""
     sealed = 0
     for vector in records("count", "ciphers", "ChaCha20Poly1305", "boringssl.txt"):
         key, nonce, text = raw(vector["key"]), raw(vector["nonce"]), raw(vector["in"])
