@@ -12,6 +12,7 @@ from feddrm.contract.plan import Plan
 from feddrm.contract.roster import Roster
 from feddrm.method.coarse import query_bits, record_bits
 from feddrm.method.layout import embedding_width, layout_of
+from secagg.session import vector_size
 
 # A search solves records of 19 columns for embeddings of some hundred bits; 33 bits name one person among all.
 _MANY_BITS: Final = 64
@@ -67,7 +68,7 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         "ring_bits": math.log2(used),
         "ring_bits_allowed": 30,
         "shared_parameters": size,
-        "upload_bytes_per_round": 4 * size + 16,
+        "upload_bytes_per_round": vector_size(size, 0),
         "query_bits": query_bits(plan),
     }
     lines = (
@@ -81,7 +82,7 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         f"a broken round is repeated when {certificate} silos sign that they opened nothing.",
         f"Sums fit the ring: {count} silos use {math.log2(used):.1f} of 30 bits; "
         f"entries are rounded to multiples of 2^-{sums.fraction_bits}.",
-        f"The shared model has {size} parameters; a silo sends {4 * size + 16} bytes a round.",
+        f"The shared model has {size} parameters; a silo sends {vector_size(size, 0)} bytes a round.",
         f"A query shows the coordinator at most {query_bits(plan)} bits about the patient: "
         f"{embedding_width(plan)} units of {plan.queries.embedding_bits}.",
     )

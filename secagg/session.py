@@ -17,7 +17,12 @@ RING_BOUND: Final = 1 << 30
 WORD64_BOUND: Final = 1 << 40
 MAXIMUM_WORDS32: Final = 1 << 28
 MAXIMUM_WORDS64: Final = 1 << 24
-TAGS: Final = 2
+TAGS: Final = 4
+
+
+def vector_size(words32: int, words64: int) -> int:
+    """Bytes of a masked vector and of a published sum: u32 entries, u64 entries, tags."""
+    return 4 * words32 + 8 * (words64 + TAGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ class Announcement:
     @property
     def vector_size(self) -> int:
         """Bytes of a masked vector and of a published sum: u32 entries, u64 entries, tags."""
-        return 4 * self.words32 + 8 * (self.words64 + TAGS)
+        return vector_size(self.words32, self.words64)
 
     def encode(self) -> bytes:
         """The bytes that the coordinator signs."""

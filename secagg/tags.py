@@ -1,8 +1,13 @@
-"""Two tags by which every silo verifies the published sum: tag_u = <r, q_u> + o_u in Z_2^64 (design section 6).
+"""Tags by which every silo verifies the published sum: tag_u = <r, q_u> + o_u in Z_2^64 (design section 6).
 
 All silos know G, the coordinator does not; weights r and offsets o_u come from it. Sums of tags verify sums of vectors,
-and without the offset zeros and multiples would verify as well. A change d to one entry passes one tag with
-probability 2^(v-64), 2^v the largest power of two that divides d; the range checks on the sum bound v.
+and without the offset zeros and multiples would verify as well.
+
+A published sum that differs from the true one by d passes a tag if <r, d> is the change made to that tag. Be 2^v the
+largest power of two that divides every entry of d under r, and i an entry that 2^(v+1) does not divide: as r_i is
+uniform, <r, d> is a uniform multiple of 2^v, so the tag passes with probability 2^(v-64) at most, however many entries
+differ and whatever the others are. The range checks bound v: 30 for a words32 entry, 47 for a words64 entry. Hence four
+tags: two over both segments, and two more over words64 alone, which is short.
 """
 
 from __future__ import annotations
@@ -15,10 +20,13 @@ from numpy.typing import NDArray
 
 from secagg import labels
 from secagg.keys import derive, framed
-from secagg.masks import CHUNK_BYTES, Keystream
+from secagg.masks import Keystream
 from secagg.session import TAGS
 
-_WORDS: Final = CHUNK_BYTES // 8
+# Tags from this one on are over words64 alone.
+_NARROW: Final = 2
+# Weights of one chunk for all tags, and the chunk itself, stay in the second-level cache.
+_WORDS: Final = 8192
 
 
 def group_secret(session: bytes, transcript: bytes, secrets: Sequence[bytes]) -> bytes:
@@ -26,35 +34,49 @@ def group_secret(session: bytes, transcript: bytes, secrets: Sequence[bytes]) ->
     return derive(framed(*secrets), labels.TAG_SECRET, session, transcript)
 
 
-def products(group: bytes, session: bytes, segments: Iterable[NDArray[Any]]) -> tuple[int, ...]:
-    """<r, q> modulo 2^64 for each tag, q the concatenation of the segments (signed integers)."""
-    pieces = tuple(segments)
-    totals = []
-    buffer = bytearray(CHUNK_BYTES)
-    view = memoryview(buffer)
-    weights = np.frombuffer(buffer, dtype="<u8")
-    for index in range(TAGS):
-        stream = Keystream(derive(group, labels.TAG_WEIGHTS, session, index.to_bytes(1)))
-        total = 0
-        for piece in pieces:
-            for start in range(0, len(piece), _WORDS):
-                part = piece[start : start + _WORDS].astype(np.int64, copy=False).view(np.uint64)
-                stream.into(view, part.nbytes)
-                total += int(np.dot(weights[: len(part)], part))
-        totals.append(total % (1 << 64))
-    return tuple(totals)
+def products(group: bytes, session: bytes, words32: NDArray[Any], words64: NDArray[Any]) -> NDArray[np.uint64]:
+    """<r, q> modulo 2^64 for each tag (uint64[TAGS]), q the concatenation of the tag's segments (signed integers)."""
+    streams = [Keystream(derive(group, labels.TAG_WEIGHTS, session, index.to_bytes(1))) for index in range(TAGS)]
+    totals = np.zeros(TAGS, dtype=np.uint64)
+    _accumulate(totals[:_NARROW], streams[:_NARROW], words32)
+    _accumulate(totals, streams, words64)
+    return totals
 
 
-def offsets(group: bytes, session: bytes, silos: Iterable[str]) -> tuple[int, ...]:
-    """The sum of o_u over the silos, modulo 2^64, for each tag."""
+def _accumulate(totals: NDArray[np.uint64], streams: Sequence[Keystream], values: NDArray[Any]) -> None:
+    """Add to each total the product of the next words of its stream with `values`."""
+    if not len(values):
+        return
+    weights = np.empty((len(streams), min(_WORDS, len(values))), dtype="<u8")
+    rows = [row.data.cast("B") for row in weights]
+    chunk = np.empty(weights.shape[1], dtype=np.int64)
+    for start in range(0, len(values), _WORDS):
+        part = values[start : start + _WORDS]
+        entries = chunk[: len(part)]
+        np.copyto(entries, part)
+        for keystream, row in zip(streams, rows, strict=True):
+            keystream.into(row, entries.nbytes)
+        totals += np.einsum("ij,j->i", weights[:, : len(part)], entries.view(np.uint64))
+
+
+def offsets(group: bytes, session: bytes, silos: Iterable[str]) -> NDArray[np.uint64]:
+    """The sum of o_u over the silos, modulo 2^64, for each tag (uint64[TAGS])."""
     totals = np.zeros(TAGS, dtype=np.uint64)
     for silo in silos:
         key = derive(group, labels.TAG_OFFSET, session, silo.encode("ascii"))
         totals += Keystream(key).words(TAGS, "<u8")
-    return tuple(int(total) for total in totals)
+    return totals
 
 
-def tags(group: bytes, session: bytes, segments: Iterable[NDArray[Any]], silos: Iterable[str]) -> NDArray[np.uint64]:
-    """The tags of a vector that is the sum of the silos' vectors (one silo: what it sends; U3: what must come out)."""
-    pairs = zip(products(group, session, segments), offsets(group, session, silos), strict=True)
-    return np.array([(product + offset) % (1 << 64) for product, offset in pairs], dtype=np.uint64)
+def tags(
+    group: bytes, session: bytes, words32: NDArray[Any], words64: NDArray[Any], silos: Iterable[str]
+) -> NDArray[np.uint64]:
+    """The tags of a vector that is the sum of the silos' vectors (one silo: what it sends; U3: what must come out).
+
+    Args:
+        words32, words64: the two segments without tags, signed integers of any width up to 64 bits.
+
+    Returns:
+        uint64[TAGS].
+    """
+    return products(group, session, words32, words64) + offsets(group, session, silos)

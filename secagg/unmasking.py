@@ -50,7 +50,7 @@ class _Unmasked:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedSum:
-    """The sum of the survivors' vectors, verified by both tags.
+    """The sum of the survivors' vectors, verified by all tags.
 
     `words32` is int64[n] and `words64` int64[m], lifted to signed; `sum` is SHA-256 of the published bytes.
     """
@@ -163,7 +163,7 @@ class AwaitingSum(RequestState[_Unmasked, VerifiedSum]):
             raise ProtocolViolation(COORDINATOR, "other bytes than the signed sum", evidence)
         if not in_range(announcement, len(data.u3), words32, words64):
             raise ProtocolViolation(COORDINATOR, "a sum outside the range of its summands", evidence)
-        expected = tags(data.group, data.session, (words32, words64), data.u3)
+        expected = tags(data.group, data.session, words32, words64, data.u3)
         if not np.array_equal(expected, published):
             raise ProtocolViolation(COORDINATOR, "a sum that its tags do not verify", evidence)
         return VerifiedSum(words32, words64, data.u3, body.sum, data.session)

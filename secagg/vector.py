@@ -1,4 +1,4 @@
-"""The bytes of a masked vector and of a published sum: little-endian u32 entries, u64 entries, two u64 tags."""
+"""The bytes of a masked vector and of a published sum: little-endian u32 entries, u64 entries, u64 tags."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from secagg.errors import MisuseError, WireError
 from secagg.masks import Words
-from secagg.session import TAGS, WORD64_BOUND, Announcement
+from secagg.session import WORD64_BOUND, Announcement, vector_size
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Writable views into one buffer: `words32` is <u4[n], `words64` is <u8[m + 2], the tags last."""
+    """Writable views into one buffer: `words32` is <u4[n], `words64` is <u8[m + TAGS], the tags last."""
 
     words32: Words
     words64: Words
@@ -52,14 +52,14 @@ def signed_input(values: NDArray[np.integer[Any]], count: int, bound: int, bits:
 def decode_sum(
     data: bytes, words32: int, words64: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
-    """A published sum's entries, lifted to signed, and its tags: int64[words32], int64[words64], uint64[2].
+    """A published sum's entries, lifted to signed, and its tags: int64[words32], int64[words64], uint64[TAGS].
 
     Nothing is verified here: AwaitingSum.receive does that, or whoever holds t acks of SHA-256(data).
 
     Raises:
         WireError: not exactly as long as such a sum is.
     """
-    if len(data) != 4 * words32 + 8 * (words64 + TAGS):
+    if len(data) != vector_size(words32, words64):
         raise WireError("a sum of the wrong length")
     small = np.frombuffer(data, dtype="<i4", count=words32).astype(np.int64)
     large = np.frombuffer(data, dtype="<i8", offset=4 * words32)

@@ -18,6 +18,7 @@ from feddrm.method.layout import Layout, layout_of
 from feddrm.method.update import model_hash
 from privacy.gate import Gate
 from privacy.ledger import Ledger
+from secagg.session import vector_size
 from silo.home import DataSettings
 from silo.state import Int64s, Job, State
 
@@ -95,8 +96,8 @@ class Work:
 
     @property
     def sum_size(self) -> int:
-        """Bytes of a published sum of stage 1: u32 entries and two u64 tags."""
-        return 4 * self.layout.shared_size + 16
+        """Bytes of a published sum of stage 1, which has no 64-bit entries."""
+        return vector_size(self.layout.shared_size, 0)
 
 
 def current_model(state: State, job: Job) -> Int64s:

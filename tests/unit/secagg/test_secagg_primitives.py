@@ -1,11 +1,10 @@
-"""Keys, Shamir, streams, tags and the quantiser, each against an independent statement of what it should do."""
+"""Keys, Shamir and the bytes of vectors, each against an independent statement of what it should do."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import importlib
-import math
 import os
 from itertools import combinations
 from typing import Any
@@ -13,19 +12,15 @@ from typing import Any
 import cryptography_vectors
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from secagg_harness import Federation, stream
 
-from secagg import labels, masks, tags
+from secagg import labels
 from secagg.bodies import Keys
 from secagg.errors import MisuseError, WireError
 from secagg.keys import KeyPair, check_public, derive, framed
-from secagg.masks import CHUNK_BYTES, Keystream
 from secagg.pairing import Streams
-from secagg.quantise import quantise, value_bound
 from secagg.shamir import PRIME, combine, lagrange_at_zero, parse, split
 from secagg.wire import Step
 
@@ -177,135 +172,7 @@ def test_the_one_draw_that_is_no_field_element_is_drawn_again() -> None:
     assert split(bytes(32), 2, 2, lambda size: next(draws)) == ((5).to_bytes(66), (10).to_bytes(66))
 
 
-# Streams
-
-
-@given(st.binary(min_size=32, max_size=32), st.integers(0, 100))
-def test_a_stream_is_aes_of_the_counter_from_2(key: bytes, words: int) -> None:
-    blocks = b"".join((2 + index).to_bytes(16) for index in range(words // 4 + 1))
-    ecb = Cipher(algorithms.AES256(key), modes.ECB())  # noqa: S305  the bare block function, as a reference
-    expected = ecb.encryptor().update(blocks)[: 4 * words]
-    assert Keystream(key).words(words, "<u4").tobytes() == expected
-
-
-def test_a_stream_is_what_gcm_with_a_zero_nonce_uses() -> None:
-    gcm = Cipher(algorithms.AES256(b"k" * 32), modes.GCM(bytes(12))).encryptor()
-    assert gcm.update(bytes(4000)) == Keystream(b"k" * 32).words(1000, "<u4").tobytes()
-
-
-@settings(max_examples=20)
-@given(
-    st.sampled_from(["<u4", "<u8"]),
-    st.sampled_from([0, 1, 3, 16384, 16385, 32767, 32768, 32769, 70001]),
-    st.integers(0, 3),
-    st.integers(0, 3),
-)
-def test_masks_in_chunks_are_masks_at_once(dtype: str, count: int, plus: int, minus: int) -> None:
-    add, subtract = [bytes([index]) * 32 for index in range(plus)], [bytes([99 - index]) * 32 for index in range(minus)]
-    target: NDArray[Any] = (np.arange(count) * 2654435761).astype(dtype)
-    expected = target.copy()
-    for key in add:
-        expected += Keystream(key).words(count, dtype)
-    for key in subtract:
-        expected -= Keystream(key).words(count, dtype)
-    masks.apply(target, add, subtract)
-    np.testing.assert_array_equal(target, expected)
-
-
-# Tags
-
-
-def tag_by_hand(group: bytes, silo: str, vector: list[int]) -> list[int]:
-    result = []
-    for index in range(2):
-        weights = Keystream(derive(group, labels.TAG_WEIGHTS, SID, bytes([index]))).words(len(vector), "<u8")
-        offset = Keystream(derive(group, labels.TAG_OFFSET, SID, silo.encode())).words(2, "<u8")[index]
-        result.append((sum(int(r) * q for r, q in zip(weights, vector, strict=True)) + int(offset)) % 2**64)
-    return result
-
-
-small = st.integers(-(2**29), 2**29)
-large = st.integers(-(2**40), 2**40)
-
-
-@given(st.lists(small, max_size=20), st.lists(large, max_size=5))
-def test_a_tag_is_the_inner_product_and_the_offset(words32: list[int], words64: list[int]) -> None:
-    segments = (np.array(words32, dtype=np.int64), np.array(words64, dtype=np.int64))
-    assert tags.tags(b"G" * 32, SID, segments, ["a"]).tolist() == tag_by_hand(b"G" * 32, "a", words32 + words64)
-
-
-@given(st.lists(st.lists(small, min_size=4, max_size=4), min_size=1, max_size=5))
-def test_tags_add_up(vectors: list[list[int]]) -> None:
-    group, silos = b"G" * 32, [f"s{index}" for index in range(len(vectors))]
-    total = np.zeros(2, dtype=np.uint64)
-    for silo, vector in zip(silos, vectors, strict=True):
-        total += tags.tags(group, SID, (np.array(vector, dtype=np.int64),), [silo])
-    summed = np.sum(np.array(vectors, dtype=np.int64), axis=0)
-    np.testing.assert_array_equal(tags.tags(group, SID, (summed,), silos), total)
-    missing = tags.tags(group, SID, (summed,), silos[1:])
-    assert missing[0] != total[0]
-    assert missing[1] != total[1]
-
-
-def test_a_tag_does_not_depend_on_chunks_or_type() -> None:
-    count = CHUNK_BYTES // 8 * 2 + 7
-    vector = (np.arange(count, dtype=np.int64) * 7919) % 2**20 - 2**19
-    expected = tags.tags(b"G" * 32, SID, (vector,), ["a"])
-    np.testing.assert_array_equal(tags.tags(b"G" * 32, SID, (vector.astype(np.int32),), ["a"]), expected)
-    weights = Keystream(derive(b"G" * 32, labels.TAG_WEIGHTS, SID, b"\0")).words(count, "<u8")
-    offset = Keystream(derive(b"G" * 32, labels.TAG_OFFSET, SID, b"a")).words(2, "<u8")[0]
-    by_hand = int(np.dot(weights, vector.view(np.uint64)))
-    assert int(expected[0]) == (by_hand + int(offset)) % 2**64
-
-
-def test_zero_and_multiples_do_not_verify_without_knowing_g() -> None:
-    """What the offset is for: without it tag(0) = 0 and tag(2q) = 2 tag(q)."""
-    vector = np.arange(5, dtype=np.int64)
-    one = tags.tags(b"G" * 32, SID, (vector,), ["a"])
-    assert tags.tags(b"G" * 32, SID, (vector * 0,), ["a"]).all()
-    assert not np.array_equal(tags.tags(b"G" * 32, SID, (vector * 2,), ["a"]), one * 2)
-
-
-def test_the_group_secret_depends_on_everything() -> None:
-    values = {
-        tags.group_secret(sid, transcript, secrets)
-        for sid in (b"1" * 32, b"2" * 32)
-        for transcript in (b"3" * 32, b"4" * 32)
-        for secrets in ([b"a" * 32, b"b" * 32], [b"b" * 32, b"a" * 32], [b"a" * 32])
-    }
-    assert len(values) == 12
-
-
-# Quantiser
-
-
-@given(
-    st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=50),
-    st.floats(2**-10, 2**6),
-    st.integers(0, 20),
-)
-def test_quantised_values_keep_bound_and_order(values: list[float], clip: float, bits: int) -> None:
-    result = quantise(np.array(values, dtype=np.float64), clip, bits)
-    assert result.dtype == np.int64
-    for value, q in zip(values, result.tolist(), strict=True):
-        clipped = 0.0 if math.isnan(value) else min(max(value, -clip), clip)
-        assert abs(q) <= value_bound(clip, bits)
-        assert abs(q - math.ldexp(clipped, bits)) <= 0.5
-
-
-def test_nan_infinity_and_ties() -> None:
-    values = np.array([math.nan, math.inf, -math.inf, 0.5, 1.5, -0.5, 1e300, -0.0])
-    kept = values.copy()
-    assert quantise(values, 3.0, 0).tolist() == [0, 3, -3, 0, 2, 0, 3, 0]
-    np.testing.assert_array_equal(values, kept)
-
-
-@pytest.mark.parametrize(
-    ("clip", "bits"), [(0.0, 8), (-1.0, 8), (math.nan, 8), (math.inf, 8), (1.0, 53), (2.0**20, 50)]
-)
-def test_quantisers_that_are_refused(clip: float, bits: int) -> None:
-    with pytest.raises(MisuseError):
-        quantise(np.zeros(1), clip, bits)
+# Vectors
 
 
 @pytest.mark.parametrize(
