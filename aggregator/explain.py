@@ -16,6 +16,8 @@ from secagg.session import vector_size
 
 # A search solves records of 19 columns for embeddings of some hundred bits; 33 bits name one person among all.
 _MANY_BITS: Final = 64
+# Beyond it the guarantee rules out little; local/policy.toml's own words for it are the same.
+_WEAK_EPSILON: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,16 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         f"A query shows the coordinator at most {query_bits(plan)} bits about the patient: "
         f"{embedding_width(plan)} units of {plan.queries.embedding_bits}.",
     )
-    return Meaning(figures, lines, _warnings(plan, absent), () if roster is None else _problems(plan, roster))
+    return Meaning(
+        figures, lines, _warnings(plan, absent, cost.epsilon), () if roster is None else _problems(plan, roster)
+    )
+
+
+def _odds(epsilon: float) -> str:
+    """By how much epsilon allows the odds to change, e to the epsilon, as people read it."""
+    if epsilon > math.log(1e15):
+        return "a million billion or more"
+    return f"{float(f'{math.exp(epsilon):.1e}'):,.0f}"
 
 
 def _absent(count: int) -> str:
@@ -95,8 +106,13 @@ def _absent(count: int) -> str:
     return f"{count} may be absent"
 
 
-def _warnings(plan: Plan, absent: int) -> tuple[str, ...]:
+def _warnings(plan: Plan, absent: int, epsilon: float) -> tuple[str, ...]:
     found = []
+    if not epsilon <= _WEAK_EPSILON:
+        found.append(
+            f"epsilon {epsilon:.3f} is weak protection: whoever sees the release may become up to {_odds(epsilon)} "
+            "times surer that a certain patient's records are in it (about 1 is strong, about 3 moderate)."
+        )
     if absent == 0:
         found.append(f"with threshold {plan.secure_aggregation.threshold} one absent hospital stops the whole job.")
     if plan.training.rounds == 0:

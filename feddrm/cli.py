@@ -7,6 +7,7 @@ and an exit code (feddrm.contract.errors); anything else is a bug of ours, whose
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import itertools
 import json
@@ -28,6 +29,7 @@ from feddrm.contract.errors import ExitCode, FeddrmError, MissingExtraError, Usa
 # Read by gRPC when it is imported; its C core would print a line for every refused handshake over progress and JSON.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
+_UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 _FIRST_LINE_SECONDS: Final = 2.0
@@ -60,10 +62,13 @@ def make_app(name: str, about: str) -> typer.Typer:
 
 def run(app: typer.Typer, argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and leave the process with its exit code."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # Closed by whoever started this command (`>&-`): what it prints is not wanted.
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (lives as long as the process)
         # A terminal that cannot show a character shows another one; that is no reason to fail.
         with contextlib.suppress(AttributeError):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+            getattr(sys, name).reconfigure(errors="replace")
     arguments = list(sys.argv[1:] if argv is None else argv)
     sys.excepthook = _crash_hook(arguments)
     sys.exit(invoke(app, arguments))
@@ -73,7 +78,8 @@ def invoke(app: typer.Typer, argv: Sequence[str]) -> int:
     """Run a command line.
 
     Returns:
-        the exit code: `ExitCode`, or 128 plus the signal's number for Ctrl-C and a closed pipe.
+        the exit code: `ExitCode`, or 128 plus the signal's number for Ctrl-C and a closed pipe. A full disk under
+        stdout is the user's to mend (INPUT), not a bug.
     """
     arguments = list(argv)
     command = typer.main.get_command(app)
@@ -94,11 +100,28 @@ def invoke(app: typer.Typer, argv: Sequence[str]) -> int:
             return INTERRUPTED
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has left, as in `... | head`; Python would complain once more when it closes stdout.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has left, as in `... | head`.
+        _discard_output()
         return BROKEN_PIPE
+    except OSError as error:
+        # All files are written by feddrm.contract.files, which translates; an error without a file's name is stdout's.
+        if error.filename is not None or error.errno not in _UNWRITABLE:
+            raise
+        _discard_output()
+        _report(
+            argv,
+            ExitCode.INPUT,
+            f"Standard output cannot be written: {(error.strerror or str(error)).lower()}.",
+            "What the command did stands, but its result was not printed in full; see to the output and repeat it.",
+        )
+        return ExitCode.INPUT
     return ExitCode.DONE
+
+
+def _discard_output() -> None:
+    """Let what stdout still holds go, or Python would complain once more when it closes it."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(argv: Sequence[str], error: Any, program: str) -> int:
@@ -118,11 +141,19 @@ def _wants_json(argv: Sequence[str]) -> bool:
 
 
 def _report(argv: Sequence[str], code: ExitCode, message: str, remedy: str) -> None:
-    sys.stdout.flush()
-    print(printable(f"{message} {remedy}".strip()), file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # The error in hand is the one to report.
+        _discard_output()
+    with contextlib.suppress(OSError):
+        print(printable(f"{message} {remedy}".strip()), file=sys.stderr, flush=True)
     if _wants_json(argv):
         entry = {"code": int(code), "kind": code.name.lower(), "message": message, "remedy": remedy}
-        print(json.dumps({"error": entry}), flush=True)
+        try:
+            print(json.dumps({"error": entry}), flush=True)
+        except OSError:
+            _discard_output()
 
 
 def printable(text: str) -> str:

@@ -130,6 +130,53 @@ def test_a_reader_that_leaves_is_no_error_of_ours(program: list[str]) -> None:
         assert process.wait(30) == 141
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["good"], 3, "Standard output cannot be written: no space left on device."),
+        (["good", "--format", "json"], 3, "Standard output cannot be written: no space left on device."),
+        (["many"], 3, "Standard output cannot be written: no space left on device."),
+        (["--help"], 3, "Standard output cannot be written: no space left on device."),
+        (["budget", "--format", "json"], 5, "Over the cap"),
+    ],
+)
+def test_a_full_disk_under_the_output_is_no_bug_of_ours(
+    program: list[str], arguments: list[str], code: int, words: str
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*program, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert done.returncode == code
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1, "neither a traceback nor Python's own complaint at exit"
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["good"], 0), (["budget"], 5), (["budget", "--format", "json"], 5)])
+def test_an_output_that_was_closed_changes_no_exit_code(program: list[str], arguments: list[str], code: int) -> None:
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *program, *arguments]
+    done = _run(command)
+    assert done.returncode == code
+    assert "Internal error" not in done.stderr
+
+
+def test_an_error_for_a_reader_that_has_left_keeps_its_exit_code(program: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*program, "budget", "--format", "json"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    os.close(writer)
+    assert done.returncode == 5
+    assert done.stderr == "Over the cap?[31m. Raise it.\n"
+
+
 def test_ctrl_c_is_one_line(program: list[str]) -> None:
     with subprocess.Popen([*program, "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
