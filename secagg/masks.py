@@ -1,41 +1,101 @@
 """The mask streams, and adding them to vectors in cache-sized chunks.
 
-A stream is the AES-256 keystream in counter mode from the block 0^96 || 00000002 (the counter at which GCM with a zero
-nonce starts, so that its faster kernel gives the same bytes), read as little-endian words. The counter may start alike
-in every stream because no key is ever used for two of them.
+A stream is the AES-256 keystream in counter mode from the block 0^96 || 00000002 (NIST SP 800-38A), read as
+little-endian words. GCM with a zero 96-bit nonce (NIST SP 800-38D) encrypts with just these blocks, and where AES has
+vector instructions its kernel in OpenSSL is the faster one, although it computes a tag, which nobody reads. The counter
+may start alike in every stream because no key is ever used for two of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.ciphers.modes import CTR, GCM
 from numpy.typing import NDArray
 
+from secagg.errors import MisuseError
+
+# Zeros, keystream and target together fit a second-level cache; smaller chunks spend more on calls.
 CHUNK_BYTES: Final = 128 << 10
-_START: Final = bytes(15) + b"\x02"
-_ZEROS: Final = bytes(CHUNK_BYTES)
+# 2^32 - 2 blocks: GCM's counter has 32 bits and must not come back to its start.
+MAXIMUM_BYTES: Final = ((1 << 32) - 2) * 16
+_ZEROS: Final = memoryview(bytes(CHUNK_BYTES))
 
 Words = NDArray[Any]
+Start = Callable[[bytes], CipherContext]
+
+
+def ctr(key: bytes) -> CipherContext:
+    """The stream of a key (32 bytes), as it is defined."""
+    return Cipher(AES256(key), CTR(bytes(15) + b"\x02")).encryptor()
+
+
+def gcm(key: bytes) -> CipherContext:
+    """The same stream, as GCM computes it."""
+    return Cipher(AES256(key), GCM(bytes(12))).encryptor()
+
+
+def choose(fast: Start, reference: Start) -> Start:
+    """`fast` if it writes what `reference` writes, else `reference`.
+
+    Compared over whole and broken chunks, since kernels differ in how they go on after an odd number of blocks.
+    """
+    key = bytes(range(32))
+    got, expected = bytearray(CHUNK_BYTES), bytearray(CHUNK_BYTES)
+    try:
+        one, other = fast(key), reference(key)
+        for size in (CHUNK_BYTES, 16, 8, 4, 68, CHUNK_BYTES - 32, 1024, 4096 + 12, CHUNK_BYTES, 255 * 16, 4):
+            written = one.update_into(_ZEROS[:size], got)
+            other.update_into(_ZEROS[:size], expected)
+            if written != size or got != expected:
+                return reference
+    except UnsupportedAlgorithm:
+        return reference
+    return fast
+
+
+@cache
+def _chosen() -> Start:
+    """What this process uses; tried once, at the first stream."""
+    return choose(gcm, ctr)
 
 
 class Keystream:
-    """The words of one key, in order. `dtype` is little-endian u32 or u64."""
+    """The words of one key, in order. `dtype` is little-endian u32 or u64.
 
-    def __init__(self, key: bytes) -> None:
-        self._cipher: CipherContext = Cipher(AES256(key), CTR(_START)).encryptor()
+    Raises:
+        MisuseError: from any method, when more than a chunk, or than MAXIMUM_BYTES of one key, is asked for.
+    """
 
-    def into(self, buffer: memoryview, size: int) -> None:
-        """Write the next `size` bytes to the start of `buffer`."""
-        self._cipher.update_into(memoryview(_ZEROS)[:size], buffer)
+    __slots__ = ("_cipher", "_left")
+
+    def __init__(self, key: bytes, start: Start | None = None) -> None:
+        self._cipher = (start or _chosen())(key)
+        self._left = MAXIMUM_BYTES
+
+    def into(self, buffer: memoryview | bytearray, size: int) -> None:
+        """Write the next `size` bytes, at most CHUNK_BYTES, to the start of `buffer`."""
+        if size > CHUNK_BYTES:
+            raise MisuseError("keystream is written in chunks")
+        self._spend(size)
+        self._cipher.update_into(_ZEROS[:size], buffer)
 
     def words(self, count: int, dtype: str) -> Words:
         """The next `count` words as a fresh array."""
-        return np.frombuffer(self._cipher.update(bytes(count * np.dtype(dtype).itemsize)), dtype=dtype)
+        size = count * np.dtype(dtype).itemsize
+        self._spend(size)
+        return np.frombuffer(self._cipher.update(bytes(size)), dtype=dtype)
+
+    def _spend(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise MisuseError("a key must not give more than 64 GiB of keystream")
 
 
 def apply(target: Words, add: Iterable[bytes], subtract: Iterable[bytes]) -> None:
@@ -47,15 +107,15 @@ def apply(target: Words, add: Iterable[bytes], subtract: Iterable[bytes]) -> Non
     plus = [Keystream(key) for key in add]
     minus = [Keystream(key) for key in subtract]
     buffer = bytearray(CHUNK_BYTES)
-    view = memoryview(buffer)
     stream = np.frombuffer(buffer, dtype=target.dtype)
     step = len(stream)
     for start in range(0, len(target), step):
         part = target[start : start + step]
         masks = stream[: len(part)]
+        size = part.nbytes
         for keystream in plus:
-            keystream.into(view, part.nbytes)
+            keystream.into(buffer, size)
             np.add(part, masks, out=part)
         for keystream in minus:
-            keystream.into(view, part.nbytes)
+            keystream.into(buffer, size)
             np.subtract(part, masks, out=part)
