@@ -28,7 +28,7 @@ class Hostile:
     def __init__(self, seed: int, outcomes: Counter[str]) -> None:
         self.random = Random(seed)
         self.outcomes = outcomes
-        base = World(seed, Counter())
+        base = World(seed, Counter(), "calm")
         count = self.random.randint(5, 7)
         self.names = tuple(f"silo-{index}" for index in range(count))
         self.threshold = (count + 3) // 2 + self.random.randint(0, 1)
@@ -37,7 +37,9 @@ class Hostile:
         draw = self.random.randbytes
         self.identity = {name: Ed25519PrivateKey.from_private_bytes(draw(32)) for name in self.names}
         members = {name: key.public_key().public_bytes_raw() for name, key in self.identity.items()}
-        announcement = replace(base.announcement, cohort=self.names, threshold=self.threshold, colluders=self.colluders)
+        announcement = replace(
+            base.announcement, cohort=self.names, threshold=self.threshold, colluders=self.colluders, minimum_cohort=3
+        )
         server, announce = open_session(announcement, base.round_key, members)
         self.states: dict[str, Any] = {}
         for name in self.names:
