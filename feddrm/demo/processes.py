@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,12 +39,12 @@ class Daemon:
         """The exit code, or None while it runs."""
         return self.process.poll()
 
-    def stop(self) -> None:
-        """SIGTERM, then SIGKILL for whoever does not listen."""
+    def stop(self, seconds: float = _STOP_SECONDS) -> None:
+        """SIGTERM, then SIGKILL for whoever does not end in time."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(_STOP_SECONDS)
+            self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -72,8 +73,10 @@ class Processes:
         for daemon in self._daemons:
             if daemon.poll() is None:
                 daemon.process.send_signal(signal.SIGTERM)
+        # One time limit for all of them: one each would add up to minutes on a machine where all are slow.
+        deadline = time.monotonic() + _STOP_SECONDS
         for daemon in self._daemons:
-            daemon.stop()
+            daemon.stop(max(0.0, deadline - time.monotonic()))
         os.close(self._write_end)
         os.close(self._read_end)
 
