@@ -8,13 +8,16 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from aggregator import enrolment
-from feddrm.cli import Format, FormatOption, emit, make_app, run, table
-from feddrm.contract.errors import ExitCode, InputError
+from feddrm.cli import Format, FormatOption, emit, make_app, printable, run, table
+from feddrm.contract.errors import ExitCode, InputError, UsageError
+
+if TYPE_CHECKING:
+    from feddrm.contract.messages import Status
 
 app = make_app("feddrm-aggregator", "Run a federation's coordinator, and operate it.")
 plan_app = make_app("plan", "Check and sign plans.")
@@ -27,7 +30,6 @@ enrolment.register(app)
 
 OperatorOption = Annotated[Path, typer.Option("--operator", metavar="DIR", help="The operator's directory.")]
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")]
-_WATCH_SECONDS: Final = 0.5
 # A release that waits for the operator is as far as a job gets by itself.
 _AT_REST: Final = {
     "completed": ExitCode.DONE,
@@ -148,26 +150,33 @@ def job_stop(
 def status(
     operator: OperatorOption,
     watch: Annotated[bool, typer.Option("--watch", help="Show every change until the job needs nothing more.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="With --watch: wait for a job where none was started.")] = False,
+    patience: Annotated[
+        float, typer.Option("--patience", min=0, help="With --watch: seconds for which the coordinator may be away.")
+    ] = 600.0,
     form: FormatOption = Format.TEXT,
 ) -> None:
     """Show the newest job: what it does and whom it waits for."""
     from aggregator.operator_client import OperatorClient
     from aggregator.present import status_document, status_text
+    from aggregator.watch import Watch
 
+    def show(newest: Status) -> None:
+        document = status_document(newest)
+        emit(form, document, status_text(document))
+        sys.stdout.flush()
+
+    def say(text: str) -> None:
+        print(printable(text), file=sys.stderr, flush=True)
+
+    if wait and not watch:
+        raise UsageError("--wait goes with --watch.")
     with OperatorClient(operator) as client:
-        shown: dict[str, Any] = {}
-        while True:
-            newest = client.status()
-            document = status_document(newest)
-            if document != shown:
-                emit(form, document, status_text(document))
-                shown = document
-            if not watch:
-                return
-            if newest.state in _AT_REST:
-                raise typer.Exit(_AT_REST[newest.state])
-            sys.stdout.flush()
-            time.sleep(_WATCH_SECONDS)
+        if not watch:
+            show(client.status())
+            return
+        watching = Watch(client.status, show, say, wait, patience, time.sleep, time.monotonic)
+        raise typer.Exit(_AT_REST.get(watching.follow(lambda s: s.state in _AT_REST).state, ExitCode.DONE))
 
 
 @app.command()
@@ -178,16 +187,13 @@ def log(
 ) -> None:
     """Show what the coordinator did, oldest first."""
     from aggregator.store import read_journal
-    from feddrm.cli import printable
 
     where = directory / "server" if (directory / "server").is_dir() else directory
     lines = [(now, printable(text)) for now, text in read_journal(where, last)]
     emit(
         form,
         {"lines": [{"time_ms": now, "text": text} for now, text in lines]},
-        "\n".join(
-            f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now / 1000))}  {printable(t)}" for now, t in lines
-        ),
+        "\n".join(f"{_clock(now)}  {text}" for now, text in lines),
     )
 
 

@@ -76,10 +76,10 @@ async def _route(file: Path, directory: Path, patience: float) -> list[tuple[int
     from feddrm.features import read_table
     from feddrm.query.coordinator import Patience
     from feddrm.query.route import batches, route_rows
-    from feddrm.query.session import session
+    from feddrm.query.session import note, session
 
     records = read_table(file)
-    async with session(directory, Patience(patience)) as (coordinator, home, model):
+    async with session(directory, Patience(patience, say=note)) as (coordinator, home, model):
         codes = model.codes(model.features(records))
         rows: list[tuple[int, str]] = []
         with progress("Routing", len(codes)) as shown:
@@ -94,10 +94,10 @@ async def _ask(file: Path, directory: Path, patience: float, in_flight: int) -> 
     from feddrm.features import read_table
     from feddrm.query.ask import Asker
     from feddrm.query.coordinator import Patience
-    from feddrm.query.session import session
+    from feddrm.query.session import note, session
 
     records = read_table(file)
-    async with session(directory, Patience(patience)) as (coordinator, home, model):
+    async with session(directory, Patience(patience, say=note)) as (coordinator, home, model):
         features = model.features(records)
         codes = model.codes(features)
         with progress("Asking", len(codes)) as shown:

@@ -1,7 +1,7 @@
 """The querier's calls to the coordinator.
 
-Routing and asking are patient: whoever is busy, or a coordinator that is being restarted, is asked again with backoff
-and jitter. The greeting before them is not: a person who mistyped something wants to know at once.
+All of them are patient: whoever is busy, or a coordinator that is not there or being restarted, is asked again with
+backoff and jitter, and the person is told once what is waited for. The address is from the signed kit: nobody typed it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from feddrm.contract import codec
@@ -37,11 +37,17 @@ _FETCH_SECONDS: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long somebody busy or away is asked again. `sleep` and `clock` (seconds) are arguments for tests."""
+    """How long somebody busy or away is asked again. `sleep` and `clock` (seconds) are arguments for tests.
+
+    Attributes:
+        say: told, once for each sentence, that a coordinator which cannot be reached is asked again.
+    """
 
     seconds: float
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
+    say: Callable[[str], None] = lambda _: None
+    _said: set[str] = field(default_factory=set, repr=False, compare=False)
 
     async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """The result of `call`, made again after growing, jittered pauses while the other side is busy or away.
@@ -54,11 +60,14 @@ class Patience:
         while True:
             try:
                 return await call()
-            except (BusyError, DisconnectedError):
+            except (BusyError, DisconnectedError) as error:
                 # Jitter of half a pause: many queriers that were turned away together must not return together.
                 wait = pause * (1 + secrets.randbelow(1000) / 1000) / 2
                 if self.clock() + wait > end:
                     raise
+                if isinstance(error, DisconnectedError) and error.message not in self._said:
+                    self._said.add(error.message)
+                    self.say(f"{error.message} Asking again for up to {self.seconds:g} s.")
                 await self.sleep(wait)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -74,21 +83,33 @@ class Coordinator:
     async def hello(self) -> Hello:
         """The coordinator's clock and newest roster."""
         request = codec.HELLO_REQUEST.to_wire(HelloRequest(SOFTWARE))
-        with translated(self._address):
-            return codec.HELLO.from_wire(await self._stub.Hello(request, timeout=_CALL_SECONDS))
+
+        async def call() -> Hello:
+            with translated(self._address):
+                return codec.HELLO.from_wire(await self._stub.Hello(request, timeout=_CALL_SECONDS))
+
+        return await self._patience.retry(call)
 
     async def release(self) -> QuerierRelease:
         """The release in service; nothing of it is verified yet."""
         request = codec.GET_RELEASE.to_wire(GetRelease())
-        with translated(self._address):
-            return codec.QUERIER_RELEASE.from_wire(await self._stub.GetRelease(request, timeout=_CALL_SECONDS))
+
+        async def call() -> QuerierRelease:
+            with translated(self._address):
+                return codec.QUERIER_RELEASE.from_wire(await self._stub.GetRelease(request, timeout=_CALL_SECONDS))
+
+        return await self._patience.retry(call)
 
     async def fetch(self, assembler: ChunkAssembler) -> None:
-        """Fetch what is missing of a blob."""
-        request = codec.FETCH.to_wire(Fetch(assembler.blob, assembler.held))
-        with translated(self._address):
-            async for chunk in self._stub.Fetch(request, timeout=_FETCH_SECONDS):
-                assembler.add(codec.CHUNK.from_wire(chunk))
+        """Fetch what is missing of a blob; a cut is resumed where it happened."""
+
+        async def call() -> None:
+            request = codec.FETCH.to_wire(Fetch(assembler.blob, assembler.held))
+            with translated(self._address):
+                async for chunk in self._stub.Fetch(request, timeout=_FETCH_SECONDS):
+                    assembler.add(codec.CHUNK.from_wire(chunk))
+
+        await self._patience.retry(call)
         if not assembler.complete:
             raise MalformedError(f"The coordinator at {self._address} sent only a part of the trunk.")
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from feddrm.cli import now_ms
+from feddrm.cli import now_ms, printable
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.home import MemberHome, load_query_home
 from feddrm.contract.messages import Hello
@@ -42,11 +42,12 @@ def greet(home: MemberHome, hello: Hello, at_ms: int) -> None:
     if hello.federation != home.federation:
         raise VerificationError(f"The coordinator at {home.address} serves federation {hello.federation}.")
     if home.pin.offer(hello.roster, at_ms) is Offer.PENDING:
-        _note(f"A newer roster waits for your approval: feddrm-query roster show --dir {home.directory}")
+        note(f"A newer roster waits for your approval: feddrm-query roster show --dir {home.directory}")
     apart = abs(hello.time_ms - at_ms)
     if apart > _CLOCKS_APART_MS:
-        _note(f"This machine's clock and the coordinator's are {apart // 60_000} minutes apart.")
+        note(f"This machine's clock and the coordinator's are {apart // 60_000} minutes apart.")
 
 
-def _note(text: str) -> None:
-    print(text, file=sys.stderr)
+def note(text: str) -> None:
+    """Tell the person something beside the result."""
+    print(printable(text), file=sys.stderr, flush=True)

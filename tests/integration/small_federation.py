@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +24,19 @@ CANARY_TEXT = "canary-value-0c9b1d2e8f"
 CANARY_NUMBER = 7351.862914
 
 
-def plan_text(roster_version: int, *, rounds: int = ROUNDS, noise_multiplier: float = 1.2) -> str:
+def plan_text(
+    roster_version: int,
+    *,
+    rounds: int = ROUNDS,
+    noise_multiplier: float = 1.2,
+    silos: Sequence[str] = NAMES,
+    name: str = "small-job",
+) -> str:
     return f"""\
 federation = "small"
-name = "small-job"
+name = "{name}"
 roster_version = {roster_version}
-silos = {json.dumps(list(NAMES))}
+silos = {json.dumps(list(silos))}
 
 [model]
 kind = "mlp"
