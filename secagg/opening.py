@@ -31,7 +31,6 @@ class Tally:
     shares: dict[str, Signed[Shares]]
     u3: tuple[str, ...]
     agreement: bytes
-    total: bytearray = field(repr=False)
     segments: Segments = field(repr=False)
 
 
@@ -98,7 +97,7 @@ class CollectingUnmask(Collecting[Unmask]):
         tally, announcement = self._tally, self._context.announcement
         dropped = tuple(name for name in tally.shares if name not in set(tally.u3))
         self._remove_masks(list(found.values())[: self.needed])
-        total = bytes(tally.total)
+        total = tally.segments.take()
         words32, words64, _ = decode_sum(total, announcement.words32, announcement.words64)
         if not in_range(announcement, len(tally.u3), words32, words64):
             raise Failed(frozenset(), "a silo masked a vector outside the agreed range")

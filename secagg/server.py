@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.bodies import Consistency, Keys, Masked, Shares
@@ -134,7 +133,7 @@ class CollectingShares(Collecting[Shares]):
 class CollectingMasked(Collecting[Masked]):
     """R3. Vectors are added up as they come; the coordinator never holds two."""
 
-    __slots__ = ("_keys", "_segments", "_shares", "_total", "_transcript")
+    __slots__ = ("_keys", "_segments", "_shares", "_transcript")
     step = Step.MASKED
 
     def __init__(
@@ -149,8 +148,7 @@ class CollectingMasked(Collecting[Masked]):
         self._keys = keys
         self._shares = shares
         self._transcript = transcript(session, (signed.frame for signed in shares.values()))
-        self._total = bytearray(context.announcement.vector_size)
-        self._segments = Segments.over(self._total, context.announcement.words32)
+        self._segments = Segments(context.announcement.words32, context.announcement.words64)
 
     def _decode(self, body: bytes) -> Masked:
         return Masked.decode(body)
@@ -158,18 +156,16 @@ class CollectingMasked(Collecting[Masked]):
     def _check(self, signed: Signed[Masked], attachment: bytes, digest: bytes, /) -> None:
         if signed.body.transcript != self._transcript:
             raise Fault("masked under other shares than were relayed", by_sender=True)
-        if len(attachment) != len(self._total) or digest != signed.body.vector:
+        if len(attachment) != self._context.announcement.vector_size or digest != signed.body.vector:
             raise Fault("a masked vector other than was signed", by_sender=False)
-        count = self._context.announcement.words32
-        self._segments.words32[:] += np.frombuffer(attachment, dtype="<u4", count=count)
-        self._segments.words64[:] += np.frombuffer(attachment, dtype="<u8", offset=4 * count)
+        self._segments.add(attachment)
 
     def close(self) -> CollectingConsistency:
         """Fix U3; its members get all its R3, without the vectors."""
         found = self._close()
         bodies = [signed.body for signed in found.values()]
         value = agreement(self.session, tuple(self._keys), tuple(self._shares), bodies, self._transcript)
-        tally = Tally(self.session, self._keys, self._shares, tuple(found), value, self._total, self._segments)
+        tally = Tally(self.session, self._keys, self._shares, tuple(found), value, self._segments)
         frames = tuple(signed.frame for signed in found.values())
         return CollectingConsistency(self._context, tally, dict.fromkeys(found, frames))
 

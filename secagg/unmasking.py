@@ -16,7 +16,7 @@ from secagg.errors import ProtocolViolation, WireError
 from secagg.keys import sign, signature_valid
 from secagg.states import RequestState, read_request, require_own, require_quorum
 from secagg.tags import tags
-from secagg.vector import decode_sum, in_range
+from secagg.vector import in_range, view_sum
 from secagg.wire import COORDINATOR, Frame, Step, encode_frames
 
 
@@ -153,7 +153,7 @@ class AwaitingSum(RequestState[_Unmasked, VerifiedSum]):
         evidence = encode_frames([publish])
         try:
             body = Publish.decode(publish.body)
-            words32, words64, published = decode_sum(publish.attachment, announcement.words32, announcement.words64)
+            words32, words64, published = view_sum(publish.attachment, announcement.words32, announcement.words64)
         except WireError as error:
             raise ProtocolViolation(COORDINATOR, f"a malformed sum: {error}", evidence) from error
         if (body.session, body.agreement, body.survivors) != (data.session, data.agreement, data.u3):
@@ -166,7 +166,8 @@ class AwaitingSum(RequestState[_Unmasked, VerifiedSum]):
         expected = tags(data.group, data.session, words32, words64, data.u3)
         if not np.array_equal(expected, published):
             raise ProtocolViolation(COORDINATOR, "a sum that its tags do not verify", evidence)
-        return VerifiedSum(words32, words64, data.u3, body.sum, data.session)
+        lifted32, lifted64 = words32.astype(np.int64), words64.astype(np.int64)
+        return VerifiedSum(lifted32, lifted64, data.u3, body.sum, data.session)
 
     def _check_signers(self, data: _Unmasked, body: Publish, evidence: bytes) -> None:
         context, survivors = self._context, set(data.u3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -13,19 +13,30 @@ from secagg.masks import Words
 from secagg.session import WORD64_BOUND, Announcement, vector_size
 
 
-@dataclass(frozen=True, slots=True)
 class Segments:
-    """Writable views into one buffer: `words32` is <u4[n], `words64` is <u8[m + TAGS], the tags last."""
+    """A vector of zeros to compute in: `words32` is <u4[n], `words64` is <u8[m + TAGS], the tags last.
 
-    words32: Words
-    words64: Words
+    Both are writable views of one buffer, which BytesIO gives away as bytes without a copy once no view is left.
+    """
 
-    @classmethod
-    def over(cls, buffer: bytearray, words32: int) -> Segments:
-        """The segments of a buffer of Announcement.vector_size bytes."""
-        return cls(
-            np.frombuffer(buffer, dtype="<u4", count=words32), np.frombuffer(buffer, dtype="<u8", offset=4 * words32)
-        )
+    __slots__ = ("_buffer", "words32", "words64")
+
+    def __init__(self, words32: int, words64: int) -> None:
+        self._buffer = BytesIO(bytes(vector_size(words32, words64)))
+        view = self._buffer.getbuffer()
+        self.words32: Words = np.frombuffer(view, dtype="<u4", count=words32)
+        self.words64: Words = np.frombuffer(view, dtype="<u8", offset=4 * words32)
+
+    def add(self, data: bytes) -> None:
+        """Add another vector of the same form, modulo the rings."""
+        count = len(self.words32)
+        np.add(self.words32, np.frombuffer(data, dtype="<u4", count=count), out=self.words32)
+        np.add(self.words64, np.frombuffer(data, dtype="<u8", offset=4 * count), out=self.words64)
+
+    def take(self) -> bytes:
+        """The finished bytes, once."""
+        del self.words32, self.words64
+        return self._buffer.getvalue()
 
 
 def signed_input(values: NDArray[np.integer[Any]], count: int, bound: int, bits: int) -> NDArray[np.signedinteger[Any]]:
@@ -49,27 +60,40 @@ def signed_input(values: NDArray[np.integer[Any]], count: int, bound: int, bits:
     return array
 
 
-def decode_sum(
-    data: bytes, words32: int, words64: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
-    """A published sum's entries, lifted to signed, and its tags: int64[words32], int64[words64], uint64[TAGS].
-
-    Nothing is verified here: AwaitingSum.receive does that, or whoever holds t acks of SHA-256(data).
+def view_sum(data: bytes, words32: int, words64: int) -> tuple[Words, Words, Words]:
+    """A published sum's entries as signed integers, and its tags, all in place: <i4[words32], <i8[words64], <u8[TAGS].
 
     Raises:
         WireError: not exactly as long as such a sum is.
     """
     if len(data) != vector_size(words32, words64):
         raise WireError("a sum of the wrong length")
-    small = np.frombuffer(data, dtype="<i4", count=words32).astype(np.int64)
-    large = np.frombuffer(data, dtype="<i8", offset=4 * words32)
-    return small, large[:words64].astype(np.int64), large[words64:].astype(np.int64).view(np.uint64)
+    end = 4 * words32 + 8 * words64
+    return (
+        np.frombuffer(data, dtype="<i4", count=words32),
+        np.frombuffer(data, dtype="<i8", offset=4 * words32, count=words64),
+        np.frombuffer(data, dtype="<u8", offset=end),
+    )
 
 
-def in_range(announcement: Announcement, count: int, words32: NDArray[np.int64], words64: NDArray[np.int64]) -> bool:
-    """Whether a sum of `count` silos keeps the bounds that each of them keeps."""
+def decode_sum(
+    data: bytes, words32: int, words64: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
+    """The same as arrays of their own: int64[words32], int64[words64], uint64[TAGS].
+
+    Nothing is verified here: AwaitingSum.receive does that, or whoever holds t acks of SHA-256(data).
+
+    Raises:
+        WireError: not exactly as long as such a sum is.
+    """
+    small, large, tags = view_sum(data, words32, words64)
+    return small.astype(np.int64), large.astype(np.int64), tags.astype(np.uint64)
+
+
+def in_range(announcement: Announcement, count: int, words32: Words, words64: Words) -> bool:
+    """Whether a sum of `count` silos (signed integers) keeps the bounds that each of them keeps."""
     return _within(words32, count * announcement.value_bound) and _within(words64, count * WORD64_BOUND)
 
 
-def _within(values: NDArray[np.int64], bound: int) -> bool:
+def _within(values: Words, bound: int) -> bool:
     return not len(values) or (int(values.max()) <= bound and int(values.min()) >= -bound)

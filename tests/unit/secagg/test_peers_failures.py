@@ -73,8 +73,8 @@ def test_pair_seeds_of_few_bits_are_found_by_trying_all_of_them() -> None:
         session.server.session, "silo-0", ("silo-0", "silo-2"), states["silo-0"].seed, states["silo-0"].mask_secrets
     )
     known.add, known.subtract = known.subtract, known.add
-    buffer = bytearray(session.sent[Step.MASKED]["silo-0"].attachment)
-    segments = Segments.over(buffer, 12)
+    segments = Segments(12, session.announcement.words64)
+    segments.add(session.sent[Step.MASKED]["silo-0"].attachment)
     known.apply(segments)
     left = segments.words32.copy()
     assert not small(left, bound)

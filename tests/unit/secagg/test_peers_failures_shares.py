@@ -44,8 +44,8 @@ def bare(session: Session, owner: str, seed: bytes, private: bytes) -> Vector:
     secrets = {name: KeyPair.from_private(private).agree(key) for name, key in publics.items() if name != owner}
     masks = own_streams(session.server.session, owner, session.federation.names, seed, secrets)
     masks.add, masks.subtract = masks.subtract, masks.add
-    buffer = bytearray(session.sent[Step.MASKED][owner].attachment)
-    segments = Segments.over(buffer, session.announcement.words32)
+    segments = Segments(session.announcement.words32, session.announcement.words64)
+    segments.add(session.sent[Step.MASKED][owner].attachment)
     masks.apply(segments)
     return segments.words32.copy()
 
