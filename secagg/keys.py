@@ -30,15 +30,20 @@ _PROBE: Final = X25519PrivateKey.from_private_bytes(bytes(KEY_SIZE))
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """An X25519 pair. The private bytes are what Shamir shares split."""
+    """An X25519 pair. The private bytes are what Shamir shares split.
+
+    `key` is the same once more: loading the bytes costs as much as an exchange, and a pair makes up to 99 of those.
+    """
 
     private: bytes = field(repr=False)
     public: bytes
+    key: X25519PrivateKey = field(repr=False, compare=False)
 
     @classmethod
     def from_private(cls, private: bytes) -> KeyPair:
         """The pair of 32 private bytes."""
-        return cls(private, X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw())
+        key = X25519PrivateKey.from_private_bytes(private)
+        return cls(private, key.public_key().public_bytes_raw(), key)
 
     def agree(self, public: bytes) -> bytes:
         """The raw shared secret (32 bytes; only ever input to `derive`).
@@ -46,7 +51,7 @@ class KeyPair:
         Raises:
             WireError: `public` is malformed or of low order, so the secret would be known to anybody.
         """
-        return _exchange(X25519PrivateKey.from_private_bytes(self.private), public)
+        return _exchange(self.key, public)
 
 
 def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:

@@ -13,7 +13,6 @@ from secagg import labels
 from secagg.bodies import Consistency, Masked, Opening, Shares, Unmask
 from secagg.checks import share_hash
 from secagg.errors import Failed, MisuseError
-from secagg.keys import KeyPair
 from secagg.session import WORD64_BOUND
 from secagg.wire import Step
 
@@ -133,7 +132,7 @@ def test_a_reconstructed_secret_that_does_not_match_blames_the_dealer(federation
         state = session.clients[name].receive(session.server.outgoing[name])
         if name == "silo-1":
             joined = state._data.joined
-            wrong = KeyPair(b"w" * 32, joined.mask.public)
+            wrong = replace(joined.mask, private=b"w" * 32)
             joined = replace(joined, mask=wrong) if dropped else replace(joined, seed=b"w" * 32)
             state._data = replace(state._data, joined=joined)
         session.clients[name], frame = state.share()
