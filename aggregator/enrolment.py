@@ -104,12 +104,12 @@ def register(app: typer.Typer) -> None:
     def show(operator: OperatorOption, form: FormatOption = Format.TEXT) -> None:
         """Show the operator's newest roster."""
         home = load_operator_home(operator)
-        rows = [(m.role, m.name, m.identity.hex()[:16]) for m in home.roster.members]
+        rows = [(m.role, m.name, m.fingerprint) for m in home.roster.members]
         emit(
             form,
             _document(home.roster) | {"fingerprint": home.anchor.fingerprint},
             f"{home.federation}, roster version {home.roster.version}, valid until {day(home.roster.expires_ms)}\n"
-            f"fingerprint {home.anchor.fingerprint}\n" + table(("role", "name", "identity key"), rows),
+            f"fingerprint {home.anchor.fingerprint}\n" + table(("role", "name", "fingerprint"), rows),
         )
 
     @roster_app.command("publish")
@@ -161,5 +161,8 @@ def _document(roster: Roster) -> dict[str, object]:
         "federation": roster.federation,
         "roster_version": roster.version,
         "expires": day(roster.expires_ms),
-        "members": [{"name": m.name, "role": m.role, "identity": m.identity.hex()} for m in roster.members],
+        "members": [
+            {"name": m.name, "role": m.role, "identity": m.identity.hex(), "fingerprint": m.fingerprint}
+            for m in roster.members
+        ],
     }

@@ -38,9 +38,10 @@ from feddrm.contract.files import (
     sync_directory,
     write_new,
 )
+from feddrm.contract.fingerprint import member_fingerprint
 from feddrm.contract.identity import Role, Subject, load_tls_key, private_pem
 from feddrm.contract.kit import FederationRoot, make_kit
-from feddrm.contract.request import Request, request_fingerprint, verify_request
+from feddrm.contract.request import Request, verify_request
 from feddrm.contract.roster import MAXIMUM_MEMBERS, Member, Roster, next_version, sign_roster
 from feddrm.contract.signed import Signed
 
@@ -169,7 +170,8 @@ def read_requests(home: OperatorHome, paths: Sequence[Path]) -> tuple[Candidate,
             if other.request.name == request.name:
                 raise InputError(f"{path}: a request of {request.name} was given twice.")
             _refuse_shared_key(path, request, other.request)
-        found.append(Candidate(path, request, request_fingerprint(signed), _change(home.roster, request, path)))
+        shown = member_fingerprint(request.role, request.name, request.identity)
+        found.append(Candidate(path, request, shown, _change(home.roster, request, path)))
     return tuple(found)
 
 

@@ -140,9 +140,12 @@ def load_pin(directory: Path) -> RosterPin:
 
 
 def _members(roster: Roster) -> str:
-    rows = [(m.role, m.name, m.identity.hex()[:16]) for m in roster.members]
-    return table(("role", "name", "identity key"), rows) if rows else "No members yet."
+    rows = [(m.role, m.name, m.fingerprint) for m in roster.members]
+    return table(("role", "name", "fingerprint"), rows) if rows else "No members yet."
 
 
 def _listed(roster: Roster) -> list[dict[str, str]]:
-    return [{"name": m.name, "role": m.role, "identity": m.identity.hex()} for m in roster.members]
+    return [
+        {"name": m.name, "role": m.role, "identity": m.identity.hex(), "fingerprint": m.fingerprint}
+        for m in roster.members
+    ]

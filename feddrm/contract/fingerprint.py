@@ -6,6 +6,7 @@ import base64
 import hashlib
 from typing import Final
 
+from feddrm.contract import labels
 from feddrm.contract.errors import InputError
 
 _GROUPS: Final = 8
@@ -19,6 +20,18 @@ def fingerprint(label: bytes, *parts: bytes) -> str:
         digest.update(part)
     text = base64.b32encode(digest.digest()[:20]).decode()
     return "-".join(text[4 * i : 4 * i + 4] for i in range(_GROUPS))
+
+
+def member_fingerprint(role: str, name: str, identity: bytes) -> str:
+    """What a member reads to the operator at enrolment, and to every other member that approves a roster with it.
+
+    It can be recomputed from a request and from a roster alike, so nobody has to believe the operator. The identity key
+    signs the request with the TLS key in it, and vouches for the sealing key: neither can be exchanged without it.
+
+    Args:
+        identity: Ed25519 public key, 32 bytes.
+    """
+    return fingerprint(labels.MEMBER_FINGERPRINT, role.encode(), name.encode(), identity)
 
 
 def normalise_fingerprint(text: str) -> str:

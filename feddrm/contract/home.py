@@ -17,6 +17,7 @@ from cryptography import x509
 from feddrm.contract.authority import Address, check_validity
 from feddrm.contract.errors import InputError, MalformedError, VerificationError
 from feddrm.contract.files import atomic_write, file_error, make_directory, read_bounded, sync_directory, write_new
+from feddrm.contract.fingerprint import member_fingerprint
 from feddrm.contract.identity import Credentials, MemberKeys, Role, Subject, private_pem
 from feddrm.contract.kit import (
     RENEWAL,
@@ -30,7 +31,7 @@ from feddrm.contract.kit import (
 )
 from feddrm.contract.pin import PINNED_FILE, Offer, RosterPin
 from feddrm.contract.policy import AGENT_TEMPLATE, DATA_TEMPLATE, POLICY_FILE, TEMPLATE
-from feddrm.contract.request import make_request, request_fingerprint
+from feddrm.contract.request import make_request
 from feddrm.contract.roster import Roster
 from feddrm.contract.signed import Signed
 
@@ -138,7 +139,7 @@ def init_member(directory: Path, name: str, role: Role) -> Made:
         sync_directory(directory)
     except OSError as error:
         raise file_error(error, keys_directory) from error
-    return Made(path, request_fingerprint(request))
+    return Made(path, member_fingerprint(role.value, name, keys.identity_public))
 
 
 @dataclass(frozen=True, slots=True)

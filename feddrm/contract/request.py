@@ -14,7 +14,6 @@ from cryptography.x509.oid import NameOID
 from feddrm.contract import labels
 from feddrm.contract.documents import Base64, Hash, Pem, canonical, parse_body
 from feddrm.contract.errors import InputError, MalformedError, VerificationError
-from feddrm.contract.fingerprint import fingerprint
 from feddrm.contract.identity import (
     MemberKeys,
     Role,
@@ -125,8 +124,3 @@ def verify_request(signed: Signed) -> Request:
     verify_sealing_key(request.identity, request.name, request.sealing, request.sealing_signature)
     request.public_key()
     return request
-
-
-def request_fingerprint(signed: Signed) -> str:
-    """What a member reads to the operator, so that a request swapped on its way is noticed."""
-    return fingerprint(labels.REQUEST_FINGERPRINT, signed.body)

@@ -14,6 +14,7 @@ from feddrm.contract import labels
 from feddrm.contract.authority import CLOCK_SKEW_MS, DAY_MS, day
 from feddrm.contract.documents import Base64, Hash, canonical, parse_body
 from feddrm.contract.errors import InputError, NotAuthorisedError, VerificationError
+from feddrm.contract.fingerprint import member_fingerprint
 from feddrm.contract.identity import check_identity_key, sealing_public_key, verify_sealing_key
 from feddrm.contract.names import Document, Name
 from feddrm.contract.signed import Signed, sign, verify
@@ -42,6 +43,11 @@ class Member(Document):
     sealing: Base64
     sealing_signature: Base64
     certificate: Hash
+
+    @property
+    def fingerprint(self) -> str:
+        """What this member reads to whoever asks whether the entry is its own."""
+        return member_fingerprint(self.role, self.name, self.identity)
 
 
 class Roster(Document):
@@ -177,9 +183,11 @@ class RosterDifference:
 
     def lines(self) -> tuple[str, ...]:
         """One line a difference, for a person."""
-        lines = [f"added    {m.role} {m.name} (identity {m.identity.hex()[:16]}…)" for m in self.added]
+        lines = [f"added    {m.role} {m.name}, fingerprint {m.fingerprint}" for m in self.added]
         lines += [f"removed  {m.role} {m.name}" for m in self.removed]
-        lines += [f"changed  {m.role} {m.name}: {', '.join(what)}" for m, what in self.changed]
+        lines += [
+            f"changed  {m.role} {m.name}: {', '.join(what)}, fingerprint {m.fingerprint}" for m, what in self.changed
+        ]
         if self.round_key_changed:
             lines.append("changed  coordinator: round key")
         return tuple(lines) or ("no member or key differs (only version and validity)",)

@@ -13,6 +13,7 @@ from aggregator.homes import install_roster, load_server_home
 from aggregator.operations import remove_members, renew
 from feddrm.contract.authority import DAY_MS
 from feddrm.contract.errors import InputError, MalformedError, NotAuthorisedError, VerificationError
+from feddrm.contract.fingerprint import member_fingerprint
 from feddrm.contract.home import load_silo_home
 from feddrm.contract.identity import MemberKeys, sign_sealing_key
 from feddrm.contract.pin import APPROVALS_FILE, PENDING_FILE, PINNED_FILE, Offer
@@ -176,10 +177,11 @@ def test_differences_name_every_kind_of_change(federation) -> None:
     )
     new = _changed(old, members=(swapped, newcomer), round_key=b"\x09" * 32, version=9)
     changes = difference(old, new)
+    anothers = member_fingerprint("silo", "a", keys.identity_public)
     assert changes.lines() == (
-        f"added    querier z (identity {'07' * 8}…)",
+        f"added    querier z, fingerprint {member_fingerprint('querier', 'z', newcomer.identity)}",
         "removed  silo b",
-        "changed  silo a: identity key, sealing key",
+        f"changed  silo a: identity key, sealing key, fingerprint {anothers}",
         "changed  coordinator: round key",
     )
     assert not difference(old, _changed(old, version=9)).adds_trust
