@@ -95,12 +95,14 @@ class State(Generic[D]):
 class RequestState(State[D], Generic[D, R]):
     """A state that is left by a request from the coordinator."""
 
-    __slots__ = ("_request", "_result")
+    __slots__ = ("_digests", "_request", "_result")
 
     def __init__(self, context: Context, data: D) -> None:
         super().__init__(context, data)
         self._request: frozenset[bytes] | None = None
         self._result: R | None = None
+        # SHA-256 of the frames' attachments, in order: a sum of megabytes is hashed once.
+        self._digests: tuple[bytes, ...] = ()
 
     @abstractmethod
     def _respond(self, data: D, frames: Sequence[Frame]) -> R:
@@ -108,7 +110,8 @@ class RequestState(State[D], Generic[D, R]):
 
     def _receive(self, frames: Sequence[Frame]) -> R:
         life = self._context.life
-        request = frozenset(encode_frames([frame]) + hashlib.sha256(frame.attachment).digest() for frame in frames)
+        digests = tuple(hashlib.sha256(frame.attachment).digest() for frame in frames)
+        request = frozenset(encode_frames([frame]) + digest for frame, digest in zip(frames, digests, strict=True))
         if self._request is not None:
             if life.dead:
                 raise MisuseError("this session is dead")
@@ -117,7 +120,7 @@ class RequestState(State[D], Generic[D, R]):
                 raise ProtocolViolation(COORDINATOR, "a second, different request for one step")
             return self._result
         data = self._take()
-        self._request = request
+        self._request, self._digests = request, digests
         alive = False
         try:
             self._result = self._respond(data, frames)

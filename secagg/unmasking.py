@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -159,7 +158,7 @@ class AwaitingSum(RequestState[_Unmasked, VerifiedSum]):
         if (body.session, body.agreement, body.survivors) != (data.session, data.agreement, data.u3):
             raise ProtocolViolation(COORDINATOR, "a sum of other survivors or another session", evidence)
         self._check_signers(data, body, evidence)
-        if hashlib.sha256(publish.attachment).digest() != body.sum:
+        if self._digests[0] != body.sum:
             raise ProtocolViolation(COORDINATOR, "other bytes than the signed sum", evidence)
         if not in_range(announcement, len(data.u3), words32, words64):
             raise ProtocolViolation(COORDINATOR, "a sum outside the range of its summands", evidence)
