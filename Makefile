@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FLOWER := .venv-flower
+FLOWER_STAMP := $(FLOWER)/.installed
 # Torch's default of one thread a core slows several processes on one machine more than tenfold.
 export OMP_NUM_THREADS ?= 1
 
@@ -40,8 +42,13 @@ format: $(STAMP)  ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## Run the benchmarks
-	$(BIN)/python -m bench
+$(FLOWER_STAMP): constraints-bench.txt
+	$(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-bench.txt flwr numpy
+	@touch $@
+
+bench: $(STAMP) $(FLOWER_STAMP)  ## Run the benchmarks, secure aggregation beside Flower's (BENCH=--quick: in a minute)
+	$(BIN)/python -m bench $(BENCH)
 
 proto: $(STAMP)  ## Generate feddrm/v1 from proto/
 	@$(MAKE) --no-print-directory generate OUT=.
@@ -51,5 +58,5 @@ generate:
 	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(OUT) --pyi_out=$(OUT) --grpc_python_out=$(OUT) \
 	  proto/feddrm/v1/*.proto
 
-clean:  ## Remove the virtual environment and what was built
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+clean:  ## Remove the virtual environments and what was built
+	rm -rf $(VENV) $(FLOWER) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,15 +33,26 @@ def arguments(argv: Sequence[str] | None, about: str) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def progress(text: str) -> None:
+    """A line for whoever watches; stdout is for results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def show(rows: Sequence[dict[str, Any]], title: str, form: str) -> None:
     """Print rows of equal keys as a table, or as one JSON object a line."""
     if form == "json":
         for row in rows:
-            print(json.dumps(row))
+            print(json.dumps(row), flush=True)
         return
     table = Table(title=title, title_justify="left")
     for key in rows[0]:
         table.add_column(key, justify="right")
     for row in rows:
-        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
+        table.add_row(*(_cell(value) for value in row.values()))
     Console(width=max(120, Console().width)).print(table)

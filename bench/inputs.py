@@ -1,0 +1,20 @@
+"""What both sides of the comparison are given: the same vectors, the same threshold, the same dropouts."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+CLIP = 8.0
+"""Entries lie in [-CLIP, CLIP): Flower's default clipping range."""
+
+
+def update(index: int, length: int) -> NDArray[np.float32]:
+    """The model update of silo `index`: float32[length], uniform, different for every silo."""
+    generator = np.random.default_rng(index)
+    return (generator.random(length, dtype=np.float32) * 2 - 1) * np.float32(CLIP)
+
+
+def threshold(cohort: int) -> int:
+    """How many silos unmask a sum: the least number above two thirds, on both sides."""
+    return 2 * cohort // 3 + 1
