@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from silo.boundary import survivable
 from silo.context import Context
 from silo.effects import (
     Connected,
+    DataLoaded,
+    DataRefused,
     Effect,
     Event,
     Fetched,
@@ -40,13 +42,13 @@ from silo.effects import (
     StopTraining,
     Train,
     Trained,
+    TrainingFailed,
     Upload,
     Uploaded,
 )
 from silo.link import Backoff, Link
 from silo.participant import Participant
 from silo.relay import Relay
-from silo.workshop import Workshop
 
 logger = logging.getLogger("silo")
 
@@ -60,6 +62,19 @@ class Demo:
 
     keep: Path | None = None
     kill_at: int | None = None
+
+
+class Worker(Protocol):
+    """Reads records and trains on them, for `LoadData` and `Train`; `read` and `round` block, and run in one thread."""
+
+    def warm_up(self) -> None:
+        """Get ready for what may come."""
+
+    def read(self, effect: LoadData) -> DataLoaded | DataRefused:
+        """Read the records with the plan's schema."""
+
+    def round(self, effect: Train, stop: threading.Event) -> Trained | TrainingFailed:
+        """Train one round; `stop` ends it early."""
 
 
 class _Stopping(Exception):  # noqa: N818 - what happened, not a fault
@@ -77,15 +92,15 @@ class Agent:
     Args:
         member: the silo's verified directory.
         context: of the participant.
-        workshop: reads and trains.
+        worker: reads and trains (silo.workshop.Workshop).
         relay: answers queries; None when the policy does not serve.
     """
 
-    def __init__(self, member: SiloHome, context: Context, workshop: Workshop, relay: Relay | None, demo: Demo) -> None:
+    def __init__(self, member: SiloHome, context: Context, worker: Worker, relay: Relay | None, demo: Demo) -> None:
         self._member = member
         self._context = context
         self._participant = Participant(context)
-        self._workshop = workshop
+        self._worker = worker
         self._relay = relay
         self._demo = demo
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="workshop")
@@ -110,7 +125,7 @@ class Agent:
                 self._link = control
                 self._group.create_task(self._leave(stop))
                 # Importing torch takes seconds: begin while the connection is made.
-                self._pool.submit(self._workshop.warm_up)
+                self._pool.submit(self._worker.warm_up)
                 self._perform(self._participant.start(now_ms()))
                 self._group.create_task(self._attend())
                 self._group.create_task(self._tick())
@@ -210,10 +225,10 @@ class Agent:
     def _begin(self, effect: LoadData | Train | Upload | FetchSum) -> None:
         match effect:
             case LoadData():
-                self._start(self._report(lambda: self._workshop.read(effect)))
+                self._start(self._report(lambda: self._worker.read(effect)))
             case Train():
                 stop = self._stop_training = threading.Event()
-                self._start(self._report(lambda: self._workshop.round(effect, stop)))
+                self._start(self._report(lambda: self._worker.round(effect, stop)))
             case Upload():
                 self._begin_upload(effect)
             case FetchSum():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 from feddrm.contract.errors import AlreadyRunningError, InputError, VerificationError
@@ -16,7 +17,7 @@ from privacy.commitments import commit_dataset
 from privacy.errors import LedgerCorrupt, LedgerError, LedgerLocked
 from privacy.gate import Gate
 from privacy.ledger import Ledger
-from silo.agent import Agent, Demo, now_ms
+from silo.agent import Agent, Demo, Worker, now_ms
 from silo.answers import Answers
 from silo.books import caps_of, origin_of
 from silo.context import Context, commitment_key
@@ -28,8 +29,13 @@ from silo.state import State
 from silo.workshop import Workshop
 
 
-async def serve(directory: Path, demo: Demo) -> None:
+async def serve(
+    directory: Path, demo: Demo, make_worker: Callable[[Home, Context, AgentSettings], Worker] | None = None
+) -> None:
     """Run the agent of a directory until it is told to stop.
+
+    Args:
+        make_worker: makes what reads and trains; a Workshop if left out.
 
     Raises:
         AlreadyRunningError: another agent holds the directory.
@@ -47,9 +53,8 @@ async def serve(directory: Path, demo: Demo) -> None:
         ledger = open_ledger(home, member)
         try:
             context = _context(home, member, policy, settings, state, ledger)
-            agent = Agent(
-                member, context, _workshop(home, context, settings), _relay(member, policy, context, settings), demo
-            )
+            worker = (make_worker or _workshop)(home, context, settings)
+            agent = Agent(member, context, worker, _relay(member, policy, context, settings), demo)
             await _run(agent, home)
         finally:
             ledger.close()

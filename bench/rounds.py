@@ -1,0 +1,181 @@
+"""A whole secure sum between real processes: one coordinator, six silos, gRPC over mutual TLS on this machine.
+
+The coordinator is `feddrm-aggregator serve` itself, with SQLite and fsync as always. A silo is the agent itself, with
+policy, budget, ledger and its database, all durable, but for the two things that are no part of a sum: the update is
+given instead of trained, and the send slots that hide how long training took are 0. A sum lasts from the announcement,
+as the coordinator's journal has it, until the last silo has verified, applied and stored the sum.
+
+Bytes are counted by a TCP proxy, in a run of its own: all that passes the sockets, TLS and HTTP/2 included.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from aggregator.homes import load_operator_home
+from aggregator.operator_client import OperatorClient
+from aggregator.store import read_journal
+from bench.house import build, plan_of
+from bench.proxy import Proxy
+from bench.report import arguments, show
+from feddrm.contract.authority import Address
+from feddrm.contract.errors import UnreachableError
+from feddrm.contract.signed import Signed
+from feddrm.contract.signed_plan import sign_plan
+from feddrm.demo.federation import free_port
+
+SILOS = 6
+# The first sums import, connect and fill caches.
+WARM_UP = 3
+_ANNOUNCED = re.compile(r"round (\d+) attempt (\d+): announced to")
+_VERIFIED = re.compile(r"([0-9.]+) Round (\d+): the sum of \d+ silos is verified")
+_START_SECONDS = 60.0
+_PATIENCE_SECONDS = 300.0
+
+
+@contextmanager
+def process(log: Path, *command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a Python module until the block ends; its output goes to `log`."""
+    with log.open("ab") as output:
+        child = subprocess.Popen([sys.executable, "-m", *map(str, command)], stdout=output, stderr=subprocess.STDOUT)
+    try:
+        yield child
+    finally:
+        child.terminate()
+        try:
+            child.wait(15)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time that a process has used so far (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Run:
+    """One federation of real processes that adds the same vectors again and again."""
+
+    def __init__(self, root: Path, words32: int, sums: int, silos: int = SILOS, *, counted: bool = False) -> None:
+        address = Address("127.0.0.1", free_port())
+        listen = Address("127.0.0.1", free_port()) if counted else address
+        self.house = build(root, [f"silo-{index}" for index in range(silos)], address, listen)
+        self.plan = plan_of(self.house, words32, sums + WARM_UP)
+        self.proxy = Proxy(address, listen) if counted else None
+        self.sums = sums
+        self.logs = root
+
+    def measure(self) -> dict[str, Any]:
+        """Run all sums; returns seconds of each (without the first), CPU seconds a sum, bytes of each sum's silos."""
+        house, signed = self.house, sign_plan(self.plan, load_operator_home(self.house.operator).key)
+        with ExitStack() as stack:
+            if self.proxy is not None:
+                stack.enter_context(self.proxy)
+            server = stack.enter_context(
+                process(self.logs / "coordinator.log", "aggregator.cli", "serve", house.server)
+            )
+            silos = [
+                stack.enter_context(process(self.logs / f"{name}.log", "bench.rounds_silo", house.home(name)))
+                for name in house.silos
+            ]
+            self._start(signed.signed)
+            self._await(WARM_UP)
+            before, sent = self._cpu(server, silos), self._sent()
+            first = len(self._verified())
+            self._await(WARM_UP + self.sums)
+            after = self._cpu(server, silos)
+            counted = len(self._verified()) - first
+            uploaded = [now - then for now, then in zip(self._sent(), sent, strict=True)]
+        used = [(b - a) / counted for a, b in zip(before, after, strict=True)]
+        return {
+            "seconds": self._seconds(),
+            "cpu_coordinator_s": used[0],
+            "cpu_silo_s": statistics.mean(used[1:]),
+            "bytes_up": max(uploaded, default=0) / counted,
+        }
+
+    def _start(self, signed: Signed) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                with OperatorClient(self.house.operator) as client:
+                    client.start_job(signed)
+                return
+            except UnreachableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    @staticmethod
+    def _cpu(server: subprocess.Popen[bytes], silos: Sequence[subprocess.Popen[bytes]]) -> list[float]:
+        return [cpu_seconds(child.pid) for child in (server, *silos)]
+
+    def _sent(self) -> list[int]:
+        return [pair.up for pair in self.proxy.pairs] if self.proxy is not None else []
+
+    def _verified(self) -> dict[int, float]:
+        """When the last silo had verified each round's sum, for rounds that all silos verified."""
+        times: dict[int, list[float]] = {}
+        for name in self.house.silos:
+            log = self.logs / f"{name}.log"
+            for when, number in _VERIFIED.findall(log.read_text() if log.exists() else ""):
+                times.setdefault(int(number), []).append(float(when))
+        return {number: max(when) for number, when in times.items() if len(when) == len(self.house.silos)}
+
+    def _await(self, rounds: int) -> None:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while len(self._verified()) < rounds:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(self._verified())} of {rounds} sums after {_PATIENCE_SECONDS:.0f} s")
+            time.sleep(0.2)
+
+    def _seconds(self) -> list[float]:
+        announced: dict[int, float] = {}
+        for when, text in read_journal(self.house.server, 1_000_000):
+            found = _ANNOUNCED.match(text)
+            if found:
+                announced.setdefault(int(found[1]), when / 1000)
+        return [when - announced[number] for number, when in sorted(self._verified().items()) if number > WARM_UP]
+
+
+def row(words32: int, sums: int) -> dict[str, Any]:
+    """One line of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        timed = Run(Path(folder), words32, sums).measure()
+    with tempfile.TemporaryDirectory() as folder:
+        counted = Run(Path(folder), words32, 3, counted=True).measure()
+    cuts = statistics.quantiles(timed["seconds"], n=10)
+    return {
+        "n": words32,
+        "silos": SILOS,
+        "sums": len(timed["seconds"]),
+        "p50_ms": 1000 * statistics.median(timed["seconds"]),
+        "p90_ms": 1000 * cuts[-1],
+        "coordinator_cpu_ms": 1000 * timed["cpu_coordinator_s"],
+        "silo_cpu_ms": 1000 * timed["cpu_silo_s"],
+        "bytes_up_per_silo": round(counted["bytes_up"]),
+        "bytes_up_over_n": counted["bytes_up"] / words32,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print one row for a routing head and one for a million parameters."""
+    options = arguments(argv, "Secure sums between real processes")
+    sizes = ((264, 30),) if options.quick else ((264, 40), (1_000_000, 10))
+    show([row(*size) for size in sizes], "Whole secure sums over gRPC with mutual TLS", options.format)
+
+
+if __name__ == "__main__":
+    main()
