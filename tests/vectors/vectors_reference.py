@@ -1,0 +1,302 @@
+"""The protocol a second time, written from docs/secagg.md and README.md alone: it imports nothing of this project.
+
+It makes every message of an honest session from a file's inputs (identities, announcement, vectors, entropy labels, and
+who sent which step). Where the packages and this disagree, one of them or the documents are wrong. Plain, slow, without
+checks: not an implementation to use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+P = 2**521 - 1
+TAGS = 4
+SIGNED = {
+    "ANNOUNCE": "announce",
+    "KEYS": "keys",
+    "SHARES": "shares",
+    "MASKED": "masked input",
+    "CONSISTENCY": "consistency",
+    "UNMASK": "unmask",
+    "PUBLISH": "publish",
+    "ABORT": "abort",
+}
+
+Json = dict[str, Any]
+
+
+def label(text: str) -> bytes:
+    return b"feddrm/1 secagg " + text.encode()
+
+
+def framed(*parts: bytes) -> bytes:
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+def sha(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+def digest(text: str, *parts: bytes) -> bytes:
+    return sha(framed(label(text), *parts))
+
+
+def derive(secret: bytes, text: str, session: bytes, *context: bytes) -> bytes:
+    """HKDF-SHA256 for 32 bytes, which is one block: RFC 5869 section 2."""
+    extracted = hmac.new(session, secret, hashlib.sha256).digest()
+    return hmac.new(extracted, framed(label(text), session, *context) + b"\x01", hashlib.sha256).digest()
+
+
+def keystream(key: bytes, count: int, kind: str) -> Any:
+    size = count * int(kind[-1])
+    cipher = Cipher(algorithms.AES256(key), modes.CTR(bytes(15) + b"\x02")).encryptor()
+    return np.frombuffer(cipher.update(bytes(size)), dtype=kind)
+
+
+def agree(private: bytes, public: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+
+
+def public_of(private: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def name(text: str) -> bytes:
+    return len(text).to_bytes(1, "big") + text.encode()
+
+
+def names(texts: Sequence[str]) -> bytes:
+    return len(texts).to_bytes(2, "big") + b"".join(name(text) for text in texts)
+
+
+def uint(value: int, size: int) -> bytes:
+    return value.to_bytes(size, "big")
+
+
+def xof(text: str, size: int) -> bytes:
+    return hashlib.shake_256(b"feddrm secagg vectors 1/" + text.encode()).digest(size)
+
+
+def entropy(label_: str) -> Callable[[int], bytes]:
+    stream = xof(label_, 1 << 14)
+    at = 0
+
+    def draw(size: int) -> bytes:
+        nonlocal at
+        at += size
+        return stream[at - size : at]
+
+    return draw
+
+
+def shamir(secret: bytes, threshold: int, count: int, draw: Callable[[int], bytes]) -> list[bytes]:
+    """The first coefficient drawn is that of the highest power."""
+    drawn = [int.from_bytes(draw(66), "big") % 2**521 for _ in range(threshold - 1)]
+    powers = [int.from_bytes(secret, "big"), *drawn[::-1]]
+    return [uint(sum(c * x**k for k, c in enumerate(powers)) % P, 66) for x in range(1, count + 1)]
+
+
+class Session:
+    """One honest session; `who` maps each step to the silos that send it."""
+
+    def __init__(self, document: Json, session: Json) -> None:
+        self.document, self.fields = document, session["announcement"]
+        self.cohort: list[str] = self.fields["cohort"]
+        self.who: Mapping[str, list[str]] = {
+            step: [m["sender"] for m in session["messages"] if m["step"] == step] for step in SIGNED
+        }
+        self.reasons = {m["sender"]: m for m in session["messages"] if m["step"] == "ABORT"}
+        self.draw = {silo: entropy(entry["label"]) for silo, entry in session["entropy"].items()}
+        self.messages: list[Json] = []
+        self.values: Json = {}
+        self.keys: dict[tuple[str, tuple[str | int, ...]], bytes] = {}
+
+    def send(self, step: str, sender: str, body: bytes, attachment: bytes = b"") -> bytes:
+        private = self.document["identities"][sender or "coordinator"]["private"]
+        signer = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(private))
+        signature = signer.sign(framed(label(SIGNED[step]), body))
+        message: Json = {"step": step, "sender": sender, "body": body.hex(), "signature": signature.hex()}
+        if len(attachment) > 8192:
+            message |= {"attachment_sha256": sha(attachment).hex(), "attachment_size": len(attachment)}
+        else:
+            message["attachment"] = attachment.hex()
+        self.messages.append(message)
+        return signature
+
+    def key(self, secret: bytes, kind: str, text: str, *context: str | int | bytes) -> bytes:
+        """A derived key, which is written down under its name in labels.py."""
+        parts = [
+            part.encode() if isinstance(part, str) else uint(part, 1) if isinstance(part, int) else part
+            for part in context
+        ]
+        shown = tuple(part.hex() if isinstance(part, bytes) else part for part in context)
+        key = derive(secret, text, self.sid, *parts)
+        self.keys[kind, shown] = key
+        return key
+
+    def run(self) -> None:
+        self.announce()
+        self.send_keys()
+        self.send_shares()
+        self.send_masked()
+        if self.who["CONSISTENCY"]:
+            self.send_consistency()
+        if self.who["UNMASK"]:
+            self.send_unmask()
+        if self.who["PUBLISH"]:
+            self.publish()
+        for silo in self.who["ABORT"]:
+            released = uint(silo in self.who["UNMASK"], 1)
+            reason = b"the coordinator stopped"
+            body = self.announced + self.sid + name(silo) + released + uint(0, 4) + uint(len(reason), 4) + reason
+            self.send("ABORT", silo, body + sha(b""))
+
+    def announce(self) -> None:
+        f = self.fields
+        h = {field: bytes.fromhex(f[field]) for field in f if isinstance(f[field], str) and field != "federation"}
+        self.r0 = b"".join(
+            [
+                name(f["federation"]), h["plan"], uint(f["stage"], 1), uint(f["round"], 4), uint(f["attempt"], 4),
+                names(self.cohort), h["roster"], h["model"], h["layout"], uint(f["words32"], 4), uint(f["words64"], 4),
+                uint(f["value_bound"], 4), uint(f["threshold"], 2), uint(f["minimum_cohort"], 2),
+                uint(f["colluders"], 2), h["parameters"], uint(f["deadline_ms"], 8), h["previous"], h["nonce"],
+            ]
+        )  # fmt: skip
+        self.announced = sha(self.r0)
+        self.send("ANNOUNCE", "", self.r0)
+
+    def send_keys(self) -> None:
+        self.u1 = [silo for silo in self.cohort if silo in self.who["KEYS"]]
+        self.c, self.s, self.b = {}, {}, {}
+        bound = []
+        for silo in self.u1:
+            draw = self.draw[silo]
+            self.c[silo], self.s[silo], self.b[silo] = draw(32), draw(32), draw(32)
+            committed = digest("self mask seed commitment", self.announced, silo.encode(), self.b[silo])
+            proof = bytes.fromhex(self.document["ledger_proofs"][silo])
+            body = self.announced + name(silo) + public_of(self.c[silo]) + public_of(self.s[silo]) + committed
+            body += sha(proof)
+            bound += [body, self.send("KEYS", silo, body, proof)]
+        self.sid = digest("session id", self.r0, *bound)
+
+    def send_shares(self) -> None:
+        self.u2 = [silo for silo in self.u1 if silo in self.who["SHARES"]]
+        count, t = len(self.u1), self.fields["threshold"]
+        self.dealt: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
+        self.g: dict[str, bytes] = {}
+        bodies = []
+        for silo in self.u2:
+            draw = self.draw[silo]
+            seeds, keys = shamir(self.b[silo], t, count, draw), shamir(self.s[silo], t, count, draw)
+            self.g[silo] = draw(32)
+            entries, attachment = b"", b""
+            for position, holder in enumerate(self.u1):
+                one, other = (seeds[position], draw(32)), (keys[position], draw(32))
+                self.dealt["b", silo, holder], self.dealt["s", silo, holder] = one, other
+                ciphertext = b""
+                if holder != silo:
+                    secret = agree(self.c[silo], public_of(self.c[holder]))
+                    key = self.key(secret, "TRANSPORT_KEY", "transport key", silo, holder)
+                    bound = framed(label("transport associated data"), self.sid, silo.encode(), holder.encode())
+                    ciphertext = ChaCha20Poly1305(key).encrypt(bytes(12), b"".join(one + other) + self.g[silo], bound)
+                attachment += ciphertext
+                place = (self.sid, silo.encode(), holder.encode())
+                entries += sha(ciphertext)
+                entries += digest("self mask seed share", *place, one[1], one[0])
+                entries += digest("mask key share", *place, other[1], other[0])
+            committed = digest("tag secret commitment", self.sid, silo.encode(), self.g[silo])
+            body = self.sid + name(silo) + committed + uint(count, 2) + entries
+            bodies.append(body)
+            self.send("SHARES", silo, body, attachment)
+        self.transcript = digest("shares transcript", self.sid, *bodies)
+        self.group = self.key(framed(*self.g.values()), "TAG_SECRET", "tag secret", self.transcript)
+
+    def stream(self, kind: str, text: str, secret: bytes, *silos: str) -> tuple[Any, Any]:
+        """The two segments of one mask."""
+        keys = [self.key(secret, kind, text, *silos, segment) for segment in ("u32", "u64")]
+        n, m = self.fields["words32"], self.fields["words64"]
+        return keystream(keys[0], n, "<u4"), keystream(keys[1], m + TAGS, "<u8")
+
+    def words(self, silo: str) -> tuple[Any, Any]:
+        found = []
+        for part, bound, width in (("words32", self.fields["value_bound"], 4), ("words64", 2**40, 8)):
+            value = self.document["inputs"][silo][part]
+            if isinstance(value, str):
+                stream = hashlib.shake_256(b"feddrm secagg vectors 1/" + value.encode()).digest(
+                    width * self.fields[part]
+                )
+                words = np.frombuffer(stream, dtype=f"<u{width}").astype(np.uint64)
+                value = (words % np.uint64(2 * bound + 1)).astype(np.int64) - bound
+            found.append(np.array(value, dtype=np.int64))
+        return found[0], found[1]
+
+    def tags(self, silo: str) -> list[int]:
+        small, large = self.words(silo)
+        offsets = keystream(self.key(self.group, "TAG_OFFSET", "tag offset", silo), TAGS, "<u8")
+        found = []
+        for tag in range(TAGS):
+            values = (np.concatenate([small, large]) if tag < 2 else large).view(np.uint64)
+            weights = keystream(self.key(self.group, "TAG_WEIGHTS", "tag weights", tag), len(values), "<u8")
+            found.append((int(np.sum(weights * values)) + int(offsets[tag])) % 2**64)
+        return found
+
+    def send_masked(self) -> None:
+        self.u3 = [silo for silo in self.u2 if silo in self.who["MASKED"]]
+        self.masked = {}
+        self.tag = {silo: self.tags(silo) for silo in self.u3}
+        self.tag_sums = [sum(self.tag[silo][tag] for silo in self.u3) % 2**64 for tag in range(TAGS)]
+        for at, silo in enumerate(self.u2):
+            if silo not in self.u3:
+                continue
+            small, large = self.words(silo)
+            y32 = small.astype(np.uint32)
+            y64 = np.concatenate([large.view(np.uint64), np.array(self.tag[silo], dtype=np.uint64)])
+            own = self.stream("SELF_MASK", "self mask", self.b[silo], silo)
+            y32, y64 = y32 + own[0], y64 + own[1]
+            for other_at, other in enumerate(self.u2):
+                if other == silo:
+                    continue
+                secret = agree(self.s[silo], public_of(self.s[other]))
+                pair = (silo, other) if at < other_at else (other, silo)
+                mask = self.stream("PAIR_MASK", "pair mask", secret, *pair)
+                sign = 1 if at < other_at else -1
+                y32 = y32 + mask[0] if sign > 0 else y32 - mask[0]
+                y64 = y64 + mask[1] if sign > 0 else y64 - mask[1]
+            vector = y32.astype("<u4").tobytes() + y64.astype("<u8").tobytes()
+            self.masked[silo] = sha(vector)
+            self.send("MASKED", silo, self.sid + name(silo) + self.transcript + sha(vector), vector)
+        parts = [part for silo in self.u3 for part in (silo.encode(), self.masked[silo])]
+        sets = [framed(*(silo.encode() for silo in members)) for members in (self.u1, self.u2)]
+        self.agreement = digest("agreement", self.sid, *sets, self.transcript, framed(*parts))
+
+    def send_consistency(self) -> None:
+        self.signed = {
+            silo: self.send("CONSISTENCY", silo, self.sid + name(silo) + self.agreement)
+            for silo in self.u3
+            if silo in self.who["CONSISTENCY"]
+        }
+
+    def send_unmask(self) -> None:
+        for silo in self.signed:
+            if silo in self.who["UNMASK"]:
+                kinds = ["b" if owner in self.u3 else "s" for owner in self.u2]
+                openings = [b"".join(self.dealt[kind, owner, silo]) for kind, owner in zip(kinds, self.u2, strict=True)]
+                body = self.sid + name(silo) + self.agreement + uint(len(openings), 2) + b"".join(openings)
+                self.send("UNMASK", silo, body)
+
+    def publish(self) -> None:
+        vectors = [self.words(silo) for silo in self.u3]
+        small = sum(one for one, _ in vectors).astype("<u4").tobytes()
+        large = sum(two for _, two in vectors).astype("<i8").tobytes()
+        total = small + large + b"".join(value.to_bytes(8, "little") for value in self.tag_sums)
+        body = self.sid + self.agreement + sha(total) + names(self.u3) + names(list(self.signed))
+        self.send("PUBLISH", "", body + b"".join(self.signed.values()), total)
