@@ -186,9 +186,11 @@ def log(
     form: FormatOption = Format.TEXT,
 ) -> None:
     """Show what the coordinator did, oldest first."""
+    from aggregator.homes import check_server_directory
     from aggregator.store import read_journal
 
     where = directory / "server" if (directory / "server").is_dir() else directory
+    check_server_directory(where)
     lines = [(now, printable(text)) for now, text in read_journal(where, last)]
     emit(
         form,

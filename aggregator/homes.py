@@ -122,7 +122,7 @@ def load_operator_home(directory: Path) -> OperatorHome:
         NotAuthorisedError: other users may read a key.
         VerificationError: the files do not belong together.
     """
-    anchor = _anchor(directory, "an operator's")
+    anchor = _anchor(directory, "an operator's", FEDERATION_FILE)
     config = load_document(directory / FEDERATION_FILE, FederationFile)
     key = load_signing_key(directory / "operator.key")
     root_key = load_tls_key(directory / "ca.key")
@@ -148,7 +148,7 @@ def load_operator_home(directory: Path) -> OperatorHome:
 
 def load_server_home(directory: Path) -> ServerHome:
     """Read and verify the server's directory; errors as `load_operator_home`."""
-    anchor = _anchor(directory, "a server's")
+    anchor = _anchor(directory, "a server's", SERVER_FILE)
     config = load_document(directory / SERVER_FILE, ServerFile)
     if config.federation != anchor.federation:
         raise InputError(f"{directory / SERVER_FILE}: federation must be {anchor.federation}, as in {ROOT_FILE}.")
@@ -199,9 +199,10 @@ def refuse_operator_key(directory: Path) -> None:
     Looks at every file in the server's directory, in an operator/ inside it and in one beside it, whatever its name.
 
     Raises:
+        InputError: it is not a server's directory.
         NotAuthorisedError: one holds the operator's or the root's private key.
     """
-    anchor = load_federation_root(directory / ROOT_FILE)
+    anchor = _anchor(directory, "a server's", SERVER_FILE)
     root = key_bytes(anchor.certificate())
     directory = directory.resolve()
     for place in (directory, directory / "operator", directory.parent / "operator"):
@@ -233,8 +234,17 @@ def _is_operator_key(path: Path, operator: bytes, root: bytes) -> bool:
     return form == root or form[-32:] == operator
 
 
-def _anchor(directory: Path, whose: str) -> FederationRoot:
-    if not (directory / ROOT_FILE).is_file():
+def check_server_directory(directory: Path) -> None:
+    """Refuse a directory that is not a server's at all.
+
+    Raises:
+        InputError: it is not.
+    """
+    _anchor(directory, "a server's", SERVER_FILE)
+
+
+def _anchor(directory: Path, whose: str, settings: str) -> FederationRoot:
+    if not (directory / ROOT_FILE).is_file() or not (directory / settings).is_file():
         raise InputError(
             f"{directory} is not {whose} directory.",
             remedy="Make one with: feddrm-aggregator init DIR --name FEDERATION --address HOST:PORT",

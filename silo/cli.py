@@ -55,6 +55,7 @@ def stop(directory: Directory, form: FormatOption = Format.TEXT) -> None:
     from silo.home import Home, running
 
     home = Home(directory)
+    home.check()
     process = running(home)
     if process is None:
         emit(form, {"stopped": False, "running": False}, f"No agent runs on {directory}.")
@@ -118,7 +119,9 @@ def predict(
     from silo.tables import predict as predict_table
     from silo.tables import write_rows
 
-    document, rows = predict_table(Home(directory), file)
+    home = Home(directory)
+    home.check()
+    document, rows = predict_table(home, file)
     if out is not None:
         write_rows(document, out)
         emit(form, {"out": str(out), "rows": len(rows)}, f"Wrote {len(rows)} predictions to {out}.")

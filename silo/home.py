@@ -82,6 +82,17 @@ class Home:
         """Locked while an agent runs; holds its process id."""
         return self.state / "agent.pid"
 
+    def check(self) -> None:
+        """Refuse a directory that is not a silo's at all.
+
+        Raises:
+            InputError: it is not.
+        """
+        if not self.local.is_dir():
+            raise InputError(
+                f"{self.root} is not a silo's directory.", remedy="Make one: feddrm-silo init DIR --name NAME"
+            )
+
     def settings(self) -> AgentSettings:
         """Read local/agent.toml.
 
@@ -108,8 +119,7 @@ def exclusive(home: Home) -> Iterator[None]:
         AlreadyRunningError: another process holds it.
         InputError: there is no such directory.
     """
-    if not home.local.is_dir():
-        raise InputError(f"{home.root} is not a silo's directory.", remedy="Make one: feddrm-silo init DIR.")
+    home.check()
     _make_private(home.state)
     descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -20,6 +20,7 @@ from feddrm.contract.files import atomic_write, file_error, make_directory, read
 from feddrm.contract.fingerprint import member_fingerprint
 from feddrm.contract.identity import Credentials, MemberKeys, Role, Subject, private_pem
 from feddrm.contract.kit import (
+    COMMANDS,
     RENEWAL,
     FederationRoot,
     Kit,
@@ -203,7 +204,7 @@ def load_keys(directory: Path, role: Role) -> MemberKeys:
     """
     if not (directory / "keys").is_dir():
         raise InputError(
-            f"{directory} holds no keys.", remedy=f"Make them: {_command(role)} init {directory} --name NAME"
+            f"{directory} holds no keys.", remedy=f"Make them: {COMMANDS[role]} init {directory} --name NAME"
         )
     return MemberKeys.load(directory / "keys")
 
@@ -212,7 +213,7 @@ def load_member_home(directory: Path, role: Role) -> MemberHome:
     """Read and verify a member's directory; call `check_current` before relying on it.
 
     Raises:
-        InputError: not joined yet, or a file is damaged.
+        InputError: not joined yet, another role's directory, or a file is damaged.
         NotAuthorisedError: other users may read a key.
         VerificationError: a signed file does not verify, or does not belong to these keys.
     """
@@ -221,13 +222,18 @@ def load_member_home(directory: Path, role: Role) -> MemberHome:
     if not startup.is_dir():
         raise InputError(
             f"{directory} has not joined a federation yet.",
-            remedy=f"Run: {_command(role)} join NAME.kit --dir {directory} --fingerprint ...",
+            remedy=f"Run: {COMMANDS[role]} join NAME.kit --dir {directory} --fingerprint ...",
         )
     anchor = load_federation_root(startup / ROOT_FILE)
     try:
         kit = reopen_kit(Signed.from_json(read_bounded(startup / KIT_FILE, limit=_MAXIMUM_KIT)), anchor)
     except MalformedError as error:
         raise VerificationError(f"{startup / KIT_FILE} is damaged.", remedy="Join again with the kit.") from error
+    if kit.subject.role is not role and kit.subject.role in COMMANDS:
+        raise InputError(
+            f"{directory} is a {kit.subject.role.value}'s directory, not a {role.value}'s.",
+            remedy=f"Use it with {COMMANDS[kit.subject.role]}.",
+        )
     check_own(kit, role, keys)
     pin = RosterPin(startup, anchor)
     signed_roster = pin.signed()
@@ -253,7 +259,3 @@ def load_silo_home(directory: Path) -> SiloHome:
 def load_query_home(directory: Path) -> QueryHome:
     """`load_member_home` of a querier."""
     return load_member_home(directory, Role.QUERIER)
-
-
-def _command(role: Role) -> str:
-    return "feddrm-silo" if role is Role.SILO else "feddrm-query"

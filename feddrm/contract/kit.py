@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -35,6 +35,7 @@ from feddrm.contract.request import only_signer
 from feddrm.contract.roster import Roster, verify_roster
 from feddrm.contract.signed import Signed, sign
 
+COMMANDS: Final = {Role.SILO: "feddrm-silo", Role.QUERIER: "feddrm-query"}
 RENEWAL = "Ask the operator for a new kit: the old request can be enrolled again."
 
 
@@ -198,11 +199,15 @@ def check_own(kit: Kit, role: Role, keys: MemberKeys) -> None:
     """Check that a kit was made for the holder of these keys, in this role; its age is another matter.
 
     Raises:
+        InputError: it is for a member of the other role, which was mistaken for this one.
         VerificationError: it is somebody else's, or the roster lists other keys under this name.
     """
     subject = kit.subject
     if subject.role is not role:
-        raise VerificationError(f"This kit is for a {subject.role.value}, not for a {role.value}.")
+        message = f"This kit is for a {subject.role.value}, not for a {role.value}."
+        if subject.role in COMMANDS:
+            raise InputError(message, remedy=f"Use it with {COMMANDS[subject.role]}.")
+        raise VerificationError(message)
     if key_bytes(kit.certificate) != keys.tls.public_key().public_bytes(
         Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     ):

@@ -46,7 +46,7 @@ def test_a_silo_and_a_querier_join(federation) -> None:
     assert [m.name for m in home.roster.queriers] == ["desk"]
     assert load_query_home(federation.path / "desk").subject.role is Role.QUERIER
     assert home.tls.key not in repr(home).encode()
-    with pytest.raises(VerificationError, match="is for a silo, not for a querier"):
+    with pytest.raises(InputError, match=r"a is a silo's directory, not a querier's\. Use it with feddrm-silo"):
         load_query_home(federation.path / "a")
 
 
@@ -97,7 +97,7 @@ def test_somebody_elses_kit_is_refused(federation) -> None:
     with pytest.raises(VerificationError, match="made for other keys"):
         _join(federation, kit_b, "a")
     (query_kit,) = federation.enroll(federation.request("desk", Role.QUERIER))
-    with pytest.raises(VerificationError, match="is for a querier"):
+    with pytest.raises(InputError, match=r"is for a querier, not for a silo\. Use it with feddrm-query"):
         _join(federation, query_kit, "desk", Role.SILO)
     _join(federation, kit_a)
 
