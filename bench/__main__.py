@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from bench import accounting, noise, secagg
+from bench import accounting, noise, rounds, secagg
 
 if __name__ == "__main__":
-    for benchmark in (secagg, noise, accounting):
+    for benchmark in (secagg, rounds, noise, accounting):
         benchmark.main(sys.argv[1:])
