@@ -27,7 +27,8 @@ from secagg.client import (
 from secagg.errors import ProtocolViolation, SecaggError
 from secagg.keys import signature_valid
 from secagg.session import Announcement
-from secagg.wire import COORDINATOR, Frame, Step, encode_frames
+from secagg.wire import COORDINATOR, HASH_SIZE, Frame, Step, encode_frames
+from silo.accusations import Accusations
 from silo.books import Books
 from silo.boundary import INTERNAL
 from silo.context import Context, Work
@@ -134,6 +135,8 @@ class Session:
         """Fetch the published sum."""
         if not isinstance(self._waiting, AwaitingSum):
             return []
+        if self._publish not in (None, event):
+            return self.abort("two different published sums")
         self._publish = event
         return [FetchSum(event.sum, self.announcement.vector_size)]
 
@@ -159,6 +162,9 @@ class Session:
         if self._waiting is not None:
             self._last_word = self._waiting.abort(reason, blamed, evidence)
             self._waiting = None
+            if self._last_word.attachment:
+                a = self.announcement
+                Accusations(self._context.state).keep(a.plan, a.round, self._last_word)
         if self._last_word is None:
             return []
         return [
@@ -231,7 +237,8 @@ class Session:
         known = {frame.sender: frame for frame in first}
         for frame in second:
             other = known.get(frame.sender)
-            if other is None or other.body == frame.body:
+            # Of another session it proves nothing: an honest silo signs one body of a step in each.
+            if other is None or other.body == frame.body or other.body[:HASH_SIZE] != frame.body[:HASH_SIZE]:
                 continue
             key = self._context.identities((frame.sender,)).get(frame.sender, b"")
             if signature_valid(step, frame.body, frame.signature, key):

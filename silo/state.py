@@ -249,9 +249,10 @@ class State(Database):
         self._db.execute("INSERT INTO evidence (plan, round, text) VALUES (?,?,?)", (plan, round_number, text))
 
     def evidence(self, plan: bytes, round_number: int) -> tuple[str, ...]:
-        """What was kept of a round, oldest first."""
+        """Outcomes that were kept of a round, oldest first (aborts: silo.accusations)."""
         rows = self._db.execute(
-            "SELECT text FROM evidence WHERE plan=? AND round=? ORDER BY serial", (plan, round_number)
+            "SELECT text FROM evidence WHERE plan=? AND round=? AND text NOT LIKE '{\"abort\":%' ORDER BY serial",
+            (plan, round_number),
         )
         return tuple(row[0] for row in rows)
 
