@@ -6,11 +6,12 @@ from typing import Final
 
 from aggregator.certify import certificate
 from aggregator.events import Journal
-from aggregator.gather import bar
+from aggregator.gather import FOR_GOOD, bar
 from aggregator.job import Job, Room
 from aggregator.outcomes import BACKOFF_MS, lose, note
 from aggregator.phases import Aborting, Gathering, Running
 from aggregator.session import Session
+from feddrm.contract.messages import Notice
 from secagg.wire import Frame
 
 MAXIMUM_ATTEMPTS: Final = 5
@@ -52,7 +53,9 @@ def judge_accusations(job: Job, room: Room, session: Session, resting: dict[str,
             voices |= job.accusers.get(accused, set())
             job.accusers[accused] = voices
         if member and len(voices) > job.plan.secure_aggregation.colluders:
-            note(room, bar(job, accused, session.boots[accused], f"{len(voices)} silos blame it"))
+            reasons = [abort.reason for _, abort in sorted(session.said.items()) if abort.blamed == accused]
+            why = f"{len(voices)} silos blame it{f', saying: {reasons[0]}' if reasons else ''}"
+            note(room, bar(job, accused, session.boots[accused], why))
             continue
         for silo in sorted(voices & set(session.aborts)):
             quarrel = f"{silo}>{accused}"
@@ -61,6 +64,14 @@ def judge_accusations(job: Job, room: Room, session: Session, resting: dict[str,
                 resting.setdefault(accused, f"{silo} blames it again")
             else:
                 resting.setdefault(silo, session.gone.get(silo, "it left the attempt"))
+
+
+def say_why(job: Job, room: Room, silo: str) -> None:
+    """Tell a silo that is left out why: its own people are the ones who can act on it."""
+    if silo in job.barred:
+        boot, why = job.barred[silo]
+        until = "for the rest of the job" if boot == FOR_GOOD else "until its agent is restarted"
+        room.send(silo, Notice(f"{silo} is left out of {job.plan.name} {until}: {why}"))
 
 
 def advance_abort(job: Job, room: Room, phase: Aborting) -> None:

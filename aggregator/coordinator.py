@@ -11,7 +11,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from aggregator import acknowledge, gather, outcomes, rounds
+from aggregator import aborting, acknowledge, gather, outcomes, rounds
 from aggregator.blobs import hash_of
 from aggregator.events import (
     Detached,
@@ -39,6 +39,7 @@ from feddrm.contract.messages import (
     PlanAnswer,
     Ready,
     ReleaseSignature,
+    RosterOffer,
     SiloFrame,
 )
 from feddrm.contract.roster import Roster, verify_roster
@@ -161,6 +162,7 @@ class Coordinator:
     def handle(self, event: Event, stamp: Stamp) -> tuple[Effect, ...]:
         """Act on an event that is durable; returns the effects in order."""
         room = self._room(stamp)
+        before = set() if self.job is None else set(self.job.barred)
         match event:
             case FromSilo(silo, message):
                 self.presences.setdefault(silo, Presence()).heard_ms = stamp.now_ms
@@ -181,6 +183,8 @@ class Coordinator:
         if self.job is not None:
             rounds.advance(self.job, room)
             self._note_release(self.job)
+            for silo in sorted(self.job.barred.keys() - before):
+                aborting.say_why(self.job, room, silo)
         return tuple(room.effects)
 
     def _order(self, room: Room, order: JobStopped | RosterChanged | ReleaseOrdered) -> None:
@@ -192,6 +196,9 @@ class Coordinator:
                 self.signed_roster = signed
                 self.roster = verify_roster(signed, federation=self.federation, operator=self.operator)
                 room.effects.append(Journal(f"roster version {self.roster.version} is current"))
+                # Those who are away get it with the greeting.
+                for member in self.roster.silos:
+                    room.send(member.name, RosterOffer(signed))
             case ReleaseOrdered(release):
                 self._release(room, release)
 
@@ -265,6 +272,7 @@ class Coordinator:
             room.send(silo, JobEnded(ready.plan, "another job took its place", completed=False))
         if silo in job.barred and job.barred[silo][0] not in (gather.FOR_GOOD, ready.boot):
             del job.barred[silo]
+        aborting.say_why(job, room, silo)
         notes = [gather.hear(job, presence, silo, again=again)]
         if job.ended:
             if ready.plan == job.hash:

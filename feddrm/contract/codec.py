@@ -192,6 +192,7 @@ COORDINATOR_EVENT: OneOf[m.CoordinatorEvent] = OneOf(
     release_proposal=RELEASE_PROPOSAL,
     job_ended=JOB_ENDED,
     notice=NOTICE,
+    roster=Wrapped(m.RosterOffer, "roster", SIGNED),
 )
 
 

@@ -212,8 +212,24 @@ class Notice:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class RosterOffer:
+    """A newer roster, signed by the operator. It waits for a person's approval at the silo, never applies by itself."""
+
+    roster: Signed
+
+
 CoordinatorEvent = (
-    JobOffer | Announce | StepFrames | Publish | AbortRequest | OutcomeEvent | ReleaseProposal | JobEnded | Notice
+    JobOffer
+    | Announce
+    | StepFrames
+    | Publish
+    | AbortRequest
+    | OutcomeEvent
+    | ReleaseProposal
+    | JobEnded
+    | Notice
+    | RosterOffer
 )
 
 # query relay

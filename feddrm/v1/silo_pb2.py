@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from feddrm.v1 import common_pb2 as feddrm_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x66\x65\x64\x64rm/v1/silo.proto\x12\tfeddrm.v1\x1a\x16\x66\x65\x64\x64rm/v1/common.proto\"=\n\rUploadReceipt\x12\x0c\n\x04\x62lob\x18\x01 \x01(\x0c\x12\x0c\n\x04held\x18\x02 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\"\xda\x01\n\tSiloEvent\x12!\n\x05ready\x18\x01 \x01(\x0b\x32\x10.feddrm.v1.ReadyH\x00\x12,\n\x0bplan_answer\x18\x02 \x01(\x0b\x32\x15.feddrm.v1.PlanAnswerH\x00\x12!\n\x05\x66rame\x18\x03 \x01(\x0b\x32\x10.feddrm.v1.FrameH\x00\x12 \n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x11.feddrm.v1.SignedH\x00\x12.\n\x11release_signature\x18\x05 \x01(\x0b\x32\x11.feddrm.v1.SignedH\x00\x42\x07\n\x05\x65vent\"z\n\x05Ready\x12\x0c\n\x04\x62oot\x18\x01 \x01(\x0c\x12\x0c\n\x04plan\x18\x02 \x01(\x0c\x12\r\n\x05round\x18\x03 \x01(\r\x12\r\n\x05model\x18\x04 \x01(\x0c\x12\'\n\twitnessed\x18\x05 \x03(\x0b\x32\x14.feddrm.v1.Witnessed\x12\x0e\n\x06roster\x18\x06 \x01(\x0c\"\'\n\tWitnessed\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\"V\n\nPlanAnswer\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12(\n\x06reason\x18\x03 \x01(\x0e\x32\x18.feddrm.v1.DeclineReason\"\x99\x03\n\x10\x43oordinatorEvent\x12&\n\tjob_offer\x18\x01 \x01(\x0b\x32\x11.feddrm.v1.SignedH\x00\x12\'\n\x08\x61nnounce\x18\x02 \x01(\x0b\x32\x13.feddrm.v1.AnnounceH\x00\x12\x1f\n\x04step\x18\x03 \x01(\x0b\x32\x0f.feddrm.v1.StepH\x00\x12%\n\x07publish\x18\x04 \x01(\x0b\x32\x12.feddrm.v1.PublishH\x00\x12\x30\n\rabort_request\x18\x05 \x01(\x0b\x32\x17.feddrm.v1.AbortRequestH\x00\x12*\n\x07outcome\x18\x06 \x01(\x0b\x32\x17.feddrm.v1.RoundOutcomeH\x00\x12\x36\n\x10release_proposal\x18\x07 \x01(\x0b\x32\x1a.feddrm.v1.ReleaseProposalH\x00\x12(\n\tjob_ended\x18\x08 \x01(\x0b\x32\x13.feddrm.v1.JobEndedH\x00\x12#\n\x06notice\x18\t \x01(\x0b\x32\x11.feddrm.v1.NoticeH\x00\x42\x07\n\x05\x65vent\"\x96\x01\n\x08\x41nnounce\x12\x1f\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x10.feddrm.v1.Frame\x12+\n\x11\x61\x62ort_certificate\x18\x02 \x03(\x0b\x32\x10.feddrm.v1.Frame\x12)\n\x08previous\x18\x03 \x01(\x0b\x32\x17.feddrm.v1.RoundOutcome\x12\x11\n\twitnessed\x18\x04 \x03(\x04\"G\n\x04Step\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0c\n\x04step\x18\x02 \x01(\r\x12 \n\x06\x66rames\x18\x03 \x03(\x0b\x32\x10.feddrm.v1.Frame\"7\n\x07Publish\x12\x1f\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x10.feddrm.v1.Frame\x12\x0b\n\x03sum\x18\x02 \x01(\x0c\"/\n\x0c\x41\x62ortRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\"l\n\x0cRoundOutcome\x12\r\n\x05round\x18\x01 \x01(\r\x12\x1f\n\x04\x61\x63ks\x18\x02 \x03(\x0b\x32\x11.feddrm.v1.Signed\x12\x0b\n\x03sum\x18\x03 \x01(\x0c\x12\x1f\n\x04lost\x18\x04 \x01(\x0b\x32\x11.feddrm.v1.Signed\"$\n\x0fReleaseProposal\x12\x11\n\tstatement\x18\x01 \x01(\x0c\";\n\x08JobEnded\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x11\n\tcompleted\x18\x03 \x01(\x08\"\x16\n\x06Notice\x12\x0c\n\x04text\x18\x01 \x01(\t\"c\n\nServeEvent\x12\'\n\x08\x63\x61pacity\x18\x01 \x01(\x0b\x32\x13.feddrm.v1.CapacityH\x00\x12#\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x11.feddrm.v1.AnswerH\x00\x42\x07\n\x05\x65vent\"-\n\x08\x43\x61pacity\x12\x10\n\x08\x63\x61pacity\x18\x01 \x01(\r\x12\x0f\n\x07release\x18\x02 \x01(\x0c\"8\n\x06\x41nswer\x12\r\n\x05query\x18\x01 \x01(\x0c\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\x12\x0f\n\x07refusal\x18\x03 \x01(\t\"`\n\x0bSealedQuery\x12\x0f\n\x07querier\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\x0c\x12\x0e\n\x06sealed\x18\x03 \x01(\x0c\x12!\n\x06ticket\x18\x04 \x01(\x0b\x32\x11.feddrm.v1.Signed*\xcd\x01\n\rDeclineReason\x12\x1e\n\x1a\x44\x45\x43LINE_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x45\x43LINE_REASON_POLICY\x10\x01\x12\x19\n\x15\x44\x45\x43LINE_REASON_BUDGET\x10\x02\x12\x19\n\x15\x44\x45\x43LINE_REASON_ROSTER\x10\x03\x12\x17\n\x13\x44\x45\x43LINE_REASON_DATA\x10\x04\x12\x17\n\x13\x44\x45\x43LINE_REASON_BUSY\x10\x05\x12\x19\n\x15\x44\x45\x43LINE_REASON_LEDGER\x10\x06\x32\xf4\x02\n\x0bSiloService\x12\x37\n\x05Hello\x12\x17.feddrm.v1.HelloRequest\x1a\x15.feddrm.v1.HelloReply\x12?\n\x06\x41ttend\x12\x14.feddrm.v1.SiloEvent\x1a\x1b.feddrm.v1.CoordinatorEvent(\x01\x30\x01\x12\x36\n\x06Upload\x12\x10.feddrm.v1.Chunk\x1a\x18.feddrm.v1.UploadReceipt(\x01\x12\x41\n\x0cUploadStatus\x12\x17.feddrm.v1.FetchRequest\x1a\x18.feddrm.v1.UploadReceipt\x12\x34\n\x05\x46\x65tch\x12\x17.feddrm.v1.FetchRequest\x1a\x10.feddrm.v1.Chunk0\x01\x12:\n\x05Serve\x12\x15.feddrm.v1.ServeEvent\x1a\x16.feddrm.v1.SealedQuery(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x66\x65\x64\x64rm/v1/silo.proto\x12\tfeddrm.v1\x1a\x16\x66\x65\x64\x64rm/v1/common.proto\"=\n\rUploadReceipt\x12\x0c\n\x04\x62lob\x18\x01 \x01(\x0c\x12\x0c\n\x04held\x18\x02 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\"\xda\x01\n\tSiloEvent\x12!\n\x05ready\x18\x01 \x01(\x0b\x32\x10.feddrm.v1.ReadyH\x00\x12,\n\x0bplan_answer\x18\x02 \x01(\x0b\x32\x15.feddrm.v1.PlanAnswerH\x00\x12!\n\x05\x66rame\x18\x03 \x01(\x0b\x32\x10.feddrm.v1.FrameH\x00\x12 \n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x11.feddrm.v1.SignedH\x00\x12.\n\x11release_signature\x18\x05 \x01(\x0b\x32\x11.feddrm.v1.SignedH\x00\x42\x07\n\x05\x65vent\"z\n\x05Ready\x12\x0c\n\x04\x62oot\x18\x01 \x01(\x0c\x12\x0c\n\x04plan\x18\x02 \x01(\x0c\x12\r\n\x05round\x18\x03 \x01(\r\x12\r\n\x05model\x18\x04 \x01(\x0c\x12\'\n\twitnessed\x18\x05 \x03(\x0b\x32\x14.feddrm.v1.Witnessed\x12\x0e\n\x06roster\x18\x06 \x01(\x0c\"\'\n\tWitnessed\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\"V\n\nPlanAnswer\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12(\n\x06reason\x18\x03 \x01(\x0e\x32\x18.feddrm.v1.DeclineReason\"\xbe\x03\n\x10\x43oordinatorEvent\x12&\n\tjob_offer\x18\x01 \x01(\x0b\x32\x11.feddrm.v1.SignedH\x00\x12\'\n\x08\x61nnounce\x18\x02 \x01(\x0b\x32\x13.feddrm.v1.AnnounceH\x00\x12\x1f\n\x04step\x18\x03 \x01(\x0b\x32\x0f.feddrm.v1.StepH\x00\x12%\n\x07publish\x18\x04 \x01(\x0b\x32\x12.feddrm.v1.PublishH\x00\x12\x30\n\rabort_request\x18\x05 \x01(\x0b\x32\x17.feddrm.v1.AbortRequestH\x00\x12*\n\x07outcome\x18\x06 \x01(\x0b\x32\x17.feddrm.v1.RoundOutcomeH\x00\x12\x36\n\x10release_proposal\x18\x07 \x01(\x0b\x32\x1a.feddrm.v1.ReleaseProposalH\x00\x12(\n\tjob_ended\x18\x08 \x01(\x0b\x32\x13.feddrm.v1.JobEndedH\x00\x12#\n\x06notice\x18\t \x01(\x0b\x32\x11.feddrm.v1.NoticeH\x00\x12#\n\x06roster\x18\n \x01(\x0b\x32\x11.feddrm.v1.SignedH\x00\x42\x07\n\x05\x65vent\"\x96\x01\n\x08\x41nnounce\x12\x1f\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x10.feddrm.v1.Frame\x12+\n\x11\x61\x62ort_certificate\x18\x02 \x03(\x0b\x32\x10.feddrm.v1.Frame\x12)\n\x08previous\x18\x03 \x01(\x0b\x32\x17.feddrm.v1.RoundOutcome\x12\x11\n\twitnessed\x18\x04 \x03(\x04\"G\n\x04Step\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0c\n\x04step\x18\x02 \x01(\r\x12 \n\x06\x66rames\x18\x03 \x03(\x0b\x32\x10.feddrm.v1.Frame\"7\n\x07Publish\x12\x1f\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x10.feddrm.v1.Frame\x12\x0b\n\x03sum\x18\x02 \x01(\x0c\"/\n\x0c\x41\x62ortRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\"l\n\x0cRoundOutcome\x12\r\n\x05round\x18\x01 \x01(\r\x12\x1f\n\x04\x61\x63ks\x18\x02 \x03(\x0b\x32\x11.feddrm.v1.Signed\x12\x0b\n\x03sum\x18\x03 \x01(\x0c\x12\x1f\n\x04lost\x18\x04 \x01(\x0b\x32\x11.feddrm.v1.Signed\"$\n\x0fReleaseProposal\x12\x11\n\tstatement\x18\x01 \x01(\x0c\";\n\x08JobEnded\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x11\n\tcompleted\x18\x03 \x01(\x08\"\x16\n\x06Notice\x12\x0c\n\x04text\x18\x01 \x01(\t\"c\n\nServeEvent\x12\'\n\x08\x63\x61pacity\x18\x01 \x01(\x0b\x32\x13.feddrm.v1.CapacityH\x00\x12#\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x11.feddrm.v1.AnswerH\x00\x42\x07\n\x05\x65vent\"-\n\x08\x43\x61pacity\x12\x10\n\x08\x63\x61pacity\x18\x01 \x01(\r\x12\x0f\n\x07release\x18\x02 \x01(\x0c\"8\n\x06\x41nswer\x12\r\n\x05query\x18\x01 \x01(\x0c\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\x12\x0f\n\x07refusal\x18\x03 \x01(\t\"`\n\x0bSealedQuery\x12\x0f\n\x07querier\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\x0c\x12\x0e\n\x06sealed\x18\x03 \x01(\x0c\x12!\n\x06ticket\x18\x04 \x01(\x0b\x32\x11.feddrm.v1.Signed*\xcd\x01\n\rDeclineReason\x12\x1e\n\x1a\x44\x45\x43LINE_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x45\x43LINE_REASON_POLICY\x10\x01\x12\x19\n\x15\x44\x45\x43LINE_REASON_BUDGET\x10\x02\x12\x19\n\x15\x44\x45\x43LINE_REASON_ROSTER\x10\x03\x12\x17\n\x13\x44\x45\x43LINE_REASON_DATA\x10\x04\x12\x17\n\x13\x44\x45\x43LINE_REASON_BUSY\x10\x05\x12\x19\n\x15\x44\x45\x43LINE_REASON_LEDGER\x10\x06\x32\xf4\x02\n\x0bSiloService\x12\x37\n\x05Hello\x12\x17.feddrm.v1.HelloRequest\x1a\x15.feddrm.v1.HelloReply\x12?\n\x06\x41ttend\x12\x14.feddrm.v1.SiloEvent\x1a\x1b.feddrm.v1.CoordinatorEvent(\x01\x30\x01\x12\x36\n\x06Upload\x12\x10.feddrm.v1.Chunk\x1a\x18.feddrm.v1.UploadReceipt(\x01\x12\x41\n\x0cUploadStatus\x12\x17.feddrm.v1.FetchRequest\x1a\x18.feddrm.v1.UploadReceipt\x12\x34\n\x05\x46\x65tch\x12\x17.feddrm.v1.FetchRequest\x1a\x10.feddrm.v1.Chunk0\x01\x12:\n\x05Serve\x12\x15.feddrm.v1.ServeEvent\x1a\x16.feddrm.v1.SealedQuery(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'feddrm.v1.silo_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DECLINEREASON']._serialized_start=1878
-  _globals['_DECLINEREASON']._serialized_end=2083
+  _globals['_DECLINEREASON']._serialized_start=1915
+  _globals['_DECLINEREASON']._serialized_end=2120
   _globals['_UPLOADRECEIPT']._serialized_start=59
   _globals['_UPLOADRECEIPT']._serialized_end=120
   _globals['_SILOEVENT']._serialized_start=123
@@ -45,31 +45,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PLANANSWER']._serialized_start=508
   _globals['_PLANANSWER']._serialized_end=594
   _globals['_COORDINATOREVENT']._serialized_start=597
-  _globals['_COORDINATOREVENT']._serialized_end=1006
-  _globals['_ANNOUNCE']._serialized_start=1009
-  _globals['_ANNOUNCE']._serialized_end=1159
-  _globals['_STEP']._serialized_start=1161
-  _globals['_STEP']._serialized_end=1232
-  _globals['_PUBLISH']._serialized_start=1234
-  _globals['_PUBLISH']._serialized_end=1289
-  _globals['_ABORTREQUEST']._serialized_start=1291
-  _globals['_ABORTREQUEST']._serialized_end=1338
-  _globals['_ROUNDOUTCOME']._serialized_start=1340
-  _globals['_ROUNDOUTCOME']._serialized_end=1448
-  _globals['_RELEASEPROPOSAL']._serialized_start=1450
-  _globals['_RELEASEPROPOSAL']._serialized_end=1486
-  _globals['_JOBENDED']._serialized_start=1488
-  _globals['_JOBENDED']._serialized_end=1547
-  _globals['_NOTICE']._serialized_start=1549
-  _globals['_NOTICE']._serialized_end=1571
-  _globals['_SERVEEVENT']._serialized_start=1573
-  _globals['_SERVEEVENT']._serialized_end=1672
-  _globals['_CAPACITY']._serialized_start=1674
-  _globals['_CAPACITY']._serialized_end=1719
-  _globals['_ANSWER']._serialized_start=1721
-  _globals['_ANSWER']._serialized_end=1777
-  _globals['_SEALEDQUERY']._serialized_start=1779
-  _globals['_SEALEDQUERY']._serialized_end=1875
-  _globals['_SILOSERVICE']._serialized_start=2086
-  _globals['_SILOSERVICE']._serialized_end=2458
+  _globals['_COORDINATOREVENT']._serialized_end=1043
+  _globals['_ANNOUNCE']._serialized_start=1046
+  _globals['_ANNOUNCE']._serialized_end=1196
+  _globals['_STEP']._serialized_start=1198
+  _globals['_STEP']._serialized_end=1269
+  _globals['_PUBLISH']._serialized_start=1271
+  _globals['_PUBLISH']._serialized_end=1326
+  _globals['_ABORTREQUEST']._serialized_start=1328
+  _globals['_ABORTREQUEST']._serialized_end=1375
+  _globals['_ROUNDOUTCOME']._serialized_start=1377
+  _globals['_ROUNDOUTCOME']._serialized_end=1485
+  _globals['_RELEASEPROPOSAL']._serialized_start=1487
+  _globals['_RELEASEPROPOSAL']._serialized_end=1523
+  _globals['_JOBENDED']._serialized_start=1525
+  _globals['_JOBENDED']._serialized_end=1584
+  _globals['_NOTICE']._serialized_start=1586
+  _globals['_NOTICE']._serialized_end=1608
+  _globals['_SERVEEVENT']._serialized_start=1610
+  _globals['_SERVEEVENT']._serialized_end=1709
+  _globals['_CAPACITY']._serialized_start=1711
+  _globals['_CAPACITY']._serialized_end=1756
+  _globals['_ANSWER']._serialized_start=1758
+  _globals['_ANSWER']._serialized_end=1814
+  _globals['_SEALEDQUERY']._serialized_start=1816
+  _globals['_SEALEDQUERY']._serialized_end=1912
+  _globals['_SILOSERVICE']._serialized_start=2123
+  _globals['_SILOSERVICE']._serialized_end=2495
 # @@protoc_insertion_point(module_scope)

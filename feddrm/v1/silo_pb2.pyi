@@ -84,7 +84,7 @@ class PlanAnswer(_message.Message):
     def __init__(self, plan: _Optional[bytes] = ..., accepted: bool = ..., reason: _Optional[_Union[DeclineReason, str]] = ...) -> None: ...
 
 class CoordinatorEvent(_message.Message):
-    __slots__ = ("job_offer", "announce", "step", "publish", "abort_request", "outcome", "release_proposal", "job_ended", "notice")
+    __slots__ = ("job_offer", "announce", "step", "publish", "abort_request", "outcome", "release_proposal", "job_ended", "notice", "roster")
     JOB_OFFER_FIELD_NUMBER: _ClassVar[int]
     ANNOUNCE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +94,7 @@ class CoordinatorEvent(_message.Message):
     RELEASE_PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     JOB_ENDED_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
     job_offer: _common_pb2.Signed
     announce: Announce
     step: Step
@@ -103,7 +104,8 @@ class CoordinatorEvent(_message.Message):
     release_proposal: ReleaseProposal
     job_ended: JobEnded
     notice: Notice
-    def __init__(self, job_offer: _Optional[_Union[_common_pb2.Signed, _Mapping]] = ..., announce: _Optional[_Union[Announce, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., abort_request: _Optional[_Union[AbortRequest, _Mapping]] = ..., outcome: _Optional[_Union[RoundOutcome, _Mapping]] = ..., release_proposal: _Optional[_Union[ReleaseProposal, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
+    roster: _common_pb2.Signed
+    def __init__(self, job_offer: _Optional[_Union[_common_pb2.Signed, _Mapping]] = ..., announce: _Optional[_Union[Announce, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., abort_request: _Optional[_Union[AbortRequest, _Mapping]] = ..., outcome: _Optional[_Union[RoundOutcome, _Mapping]] = ..., release_proposal: _Optional[_Union[ReleaseProposal, _Mapping]] = ..., job_ended: _Optional[_Union[JobEnded, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., roster: _Optional[_Union[_common_pb2.Signed, _Mapping]] = ...) -> None: ...
 
 class Announce(_message.Message):
     __slots__ = ("frame", "abort_certificate", "previous", "witnessed")

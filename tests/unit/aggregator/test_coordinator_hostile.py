@@ -143,7 +143,7 @@ def test_an_accused_of_many_is_left_out(world: World) -> None:
 
     world.filter = accuse
     world.run()
-    assert world.job.barred["site-1"][1] == "4 silos blame it"
+    assert world.job.barred["site-1"][1] == "4 silos blame it, saying: a ledger that was rolled back"
     assert [h.survivors for h in world.job.history] == [ALL[1:], ALL[1:]]
 
 
@@ -173,7 +173,7 @@ def test_accusers_add_up_over_a_job(world: World) -> None:
     quarrel(world, session, "site-1", "site-5")
     assert "site-5" not in world.job.barred
     quarrel(world, session, "site-2", "site-5")
-    assert world.job.barred["site-5"][1] == "2 silos blame it"
+    assert world.job.barred["site-5"][1] == "2 silos blame it, saying: x"
 
 
 def test_a_second_proven_fault_is_not_forgiven_by_a_restart(world: World) -> None:

@@ -125,6 +125,7 @@ MESSAGES: list[tuple[Any, st.SearchStrategy[Any]]] = [
             st.builds(m.ReleaseProposal, st.binary(min_size=1, max_size=60)),
             st.builds(m.JobEnded, hashes, text, st.booleans()),
             st.builds(m.Notice, text),
+            st.builds(m.RosterOffer, signeds),
         ),
     ),
     (codec.ANNOUNCE, announces),
