@@ -22,7 +22,7 @@ from secagg.bodies import Keys, Shares
 from secagg.client import join
 from secagg.dealing import deal, receive_deal
 from secagg.errors import WireError
-from secagg.keys import KeyPair, derive
+from secagg.keys import KeyPair
 from secagg.masks import Keystream
 from secagg.pairing import own_streams
 from secagg.vector import Segments
@@ -99,10 +99,15 @@ def test_every_bit_of_every_secret_counts() -> None:
 
     secret = stream("bits")(32)
     flips = [(int.from_bytes(secret) ^ (1 << bit)).to_bytes(32) for bit in range(256)]
-    first = Keystream(derive(secret, b"label", b"sid")).words(64, "<u4").tobytes()
-    streams = [Keystream(derive(flip, b"label", b"sid")).words(64, "<u4").tobytes() for flip in flips]
-    assert len({first, *streams}) == 257
-    assert all(800 < distance(first, other) < 1250 for other in streams)
+    # The mask keys that a seed and a pair's secret give, by segment: that of the silo itself, then that of the pair.
+    for which in (0, 1):
+        for segment in (b"u32", b"u64"):
+            streams = []
+            for value in (secret, *flips):
+                masks = own_streams(b"sid", "a", ("a", "b"), value, {"b": value})
+                streams.append(Keystream(masks.add[segment][which]).words(64, "<u4").tobytes())
+            assert len(set(streams)) == 257
+            assert all(800 < distance(streams[0], other) < 1250 for other in streams[1:])
     publics = {KeyPair.from_private(flip).public for flip in [secret, *flips]}
     assert len(publics) == 1 + 251
 
