@@ -8,7 +8,7 @@ FLOWER_STAMP := $(FLOWER)/.installed
 # Torch's default of one thread a core slows several processes on one machine more than tenfold.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test soak lint format bench proto clean
+.PHONY: help demo test soak lint format bench vectors proto clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this text
@@ -49,6 +49,9 @@ $(FLOWER_STAMP): constraints-bench.txt
 
 bench: $(STAMP) $(FLOWER_STAMP)  ## Run the benchmarks, secure aggregation beside Flower's (BENCH=--quick: in a minute)
 	$(BIN)/python -m bench $(BENCH)
+
+vectors: $(STAMP)  ## Write the frozen vectors of secure aggregation anew
+	$(BIN)/python tests/vectors/generate.py
 
 proto: $(STAMP)  ## Generate feddrm/v1 from proto/
 	@$(MAKE) --no-print-directory generate OUT=.
