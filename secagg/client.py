@@ -288,7 +288,7 @@ class ReadyToMask(State[_Ready]):
         segments = Segments(announcement.words32, announcement.words64)
         np.copyto(segments.words32, small, casting="unsafe")
         np.copyto(segments.words64[:-TAGS], large, casting="unsafe")
-        segments.words64[-TAGS:] = tags(data.group, data.session, small, large, (context.me,))
+        segments.words64[-TAGS:] = tags(data.group, data.session, *segments.signed(), (context.me,))
         own_streams(data.session, context.me, data.u2, data.seed, data.mask_secrets).apply(segments)
         vector = segments.take()
         body = Masked(data.session, context.me, data.transcript, hashlib.sha256(vector).digest())

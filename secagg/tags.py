@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 
 from secagg import labels
 from secagg.keys import derive, framed
-from secagg.masks import Keystream
+from secagg.masks import CHUNK_BYTES, Keystream
 from secagg.session import TAGS
 
 # Tags from this one on are over words64 alone.
 _NARROW: Final = 2
-# Weights of one chunk for all tags, and the chunk itself, stay in the second-level cache.
-_WORDS: Final = 8192
+_WORDS: Final = CHUNK_BYTES // 8
 
 
 def group_secret(session: bytes, transcript: bytes, secrets: Sequence[bytes]) -> bytes:

@@ -44,6 +44,7 @@ class _Unmasked:
     session: bytes
     u3: tuple[str, ...]
     agreement: bytes
+    signatures: frozenset[tuple[str, bytes]]
     group: bytes = field(repr=False)
 
 
@@ -126,7 +127,9 @@ class AwaitingUnmask(RequestState[_Agreed, tuple["AwaitingSum", Frame]]):
         context.life.released = True
         body = Unmask(masked.session, context.me, data.agreement, openings)
         frame = sign(Step.UNMASK, context.me, body.encode(), context.signer)
-        return AwaitingSum(context, _Unmasked(masked.session, data.u3, data.agreement, masked.group)), frame
+        signatures = frozenset((name, signed.frame.signature) for name, signed in found.items())
+        unmasked = _Unmasked(masked.session, data.u3, data.agreement, signatures, masked.group)
+        return AwaitingSum(context, unmasked), frame
 
 
 class AwaitingSum(RequestState[_Unmasked, VerifiedSum]):
@@ -174,11 +177,15 @@ class AwaitingSum(RequestState[_Unmasked, VerifiedSum]):
             name
             for name, signature in body.signatures
             if name in survivors
-            and signature_valid(
-                Step.CONSISTENCY,
-                Consistency(data.session, name, data.agreement).encode(),
-                signature,
-                context.keys[name],
+            # What verified at R4, over the very same bytes, is not verified again.
+            and (
+                (name, signature) in data.signatures
+                or signature_valid(
+                    Step.CONSISTENCY,
+                    Consistency(data.session, name, data.agreement).encode(),
+                    signature,
+                    context.keys[name],
+                )
             )
         }
         if len(valid) < context.announcement.threshold:

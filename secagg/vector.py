@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from secagg.errors import MisuseError, WireError
 from secagg.masks import Words
-from secagg.session import WORD64_BOUND, Announcement, vector_size
+from secagg.session import TAGS, WORD64_BOUND, Announcement, vector_size
 
 
 class Segments:
@@ -33,8 +33,12 @@ class Segments:
         np.add(self.words32, np.frombuffer(data, dtype="<u4", count=count), out=self.words32)
         np.add(self.words64, np.frombuffer(data, dtype="<u8", offset=4 * count), out=self.words64)
 
+    def signed(self) -> tuple[Words, Words]:
+        """Both segments as signed integers, without the tags: <i4[n], <i8[m]. No view may outlive `take`."""
+        return self.words32.view("<i4"), self.words64[:-TAGS].view("<i8")
+
     def take(self) -> bytes:
-        """The finished bytes, once."""
+        """The finished bytes, once. A view that somebody kept costs a copy, so that they never change."""
         del self.words32, self.words64
         return self._buffer.getvalue()
 

@@ -17,7 +17,7 @@ from privacy.errors import BudgetRefused
 from privacy.leaves import AbortReason
 from secagg.aborts import abort_certificate_valid, abort_frame
 from secagg.client import join
-from secagg.errors import ProtocolViolation, UnsoundError, WireError
+from secagg.errors import MisuseError, ProtocolViolation, UnsoundError, WireError
 from secagg.keys import signature_valid
 from secagg.quantise import quantise
 from secagg.session import Announcement
@@ -115,12 +115,15 @@ class Rounds:
         return self._prepare(preparing, job, work, now_ms)
 
     def trained(self, event: Trained, work: Work, now_ms: int) -> list[Effect]:
-        """Keep a trained round: quantise, store, commit."""
+        """Keep a trained round: quantise, store, commit. An update that is not finite is a training that failed."""
         if self._training != (event.plan_hash, event.round):
             return []
-        self._training = None
         sums = work.plan.secure_aggregation
-        q = quantise(event.update, sums.clip, sums.fraction_bits)
+        try:
+            q = quantise(event.update, sums.clip, sums.fraction_bits)
+        except MisuseError as error:
+            return self.failed(TrainingFailed(event.plan_hash, event.round, f"the update: {error}"), work, now_ms)
+        self._training = None
         self._context.state.set_update(event.plan_hash, work.stage, event.round, q, event.personal)
         self._books.commit(work, event.round, q, now_ms)
         return self._schedule(work, now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -208,6 +209,18 @@ def test_training_that_fails_is_spent_and_said(desk: Desk) -> None:
     assert alpha.gate.unresolved is None
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_update_that_is_not_finite_is_a_training_that_failed(desk: Desk, bad: float) -> None:
+    alpha = desk.houses["alpha"]
+    alpha.update = np.zeros(desk.layout.shared_size)
+    alpha.update[-1] = bad
+    desk.open()
+    assert alpha.trained == [1]
+    assert not alpha.frames(Step.KEYS)
+    assert kinds(alpha)[-2:] == ["Reserve", "Abort"]
+    assert alpha.gate.unresolved is None
+
+
 def test_rounds_without_release_are_limited(make_desk: Make) -> None:
     desk = make_desk()
     alpha = desk.houses["alpha"]
@@ -257,7 +270,7 @@ def test_an_update_out_of_range_is_clipped_and_summed(desk: Desk) -> None:
     alpha = desk.houses["alpha"]
     size = desk.layout.shared_size
     wild = np.zeros(size)
-    wild[:4] = (np.nan, np.inf, -np.inf, 1e300)
+    wild[:4] = (0, 1e300, -1e300, 4096)
     alpha.update = wild
     desk.run()
     q = desk.published.words32[:4]
