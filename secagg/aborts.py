@@ -53,6 +53,14 @@ def read_abort(frame: Frame, members: Mapping[str, bytes]) -> Abort:
     Raises:
         Rejected: not a member's, no valid signature, malformed, or another attachment than the signed one.
     """
+    abort = read_statement(frame, members)
+    if len(frame.attachment) > MAXIMUM_EVIDENCE or hashlib.sha256(frame.attachment).digest() != abort.evidence:
+        raise Rejected(frame.sender, "an abort with other evidence than was signed")
+    return abort
+
+
+def read_statement(frame: Frame, members: Mapping[str, bytes]) -> Abort:
+    """As `read_abort`, for an ABORT whose evidence is not at hand: what it states stands without."""
     if frame.step != Step.ABORT or frame.sender not in members:
         raise Rejected(frame.sender, "this is not an abort of a member")
     if not signature_valid(Step.ABORT, frame.body, frame.signature, members[frame.sender]):
@@ -63,8 +71,6 @@ def read_abort(frame: Frame, members: Mapping[str, bytes]) -> Abort:
         raise Rejected(frame.sender, f"a malformed abort: {error}") from error
     if abort.sender != frame.sender:
         raise Rejected(frame.sender, "an abort in another silo's name")
-    if len(frame.attachment) > MAXIMUM_EVIDENCE or hashlib.sha256(frame.attachment).digest() != abort.evidence:
-        raise Rejected(frame.sender, "an abort with other evidence than was signed")
     return abort
 
 

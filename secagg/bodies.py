@@ -7,6 +7,7 @@ the same name for them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,19 +22,20 @@ NO_SESSION: Final = bytes(HASH_SIZE)
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """R1: transport key c_u, mask key s_u (X25519), commitment to b_u, hash of the ledger proof (the attachment)."""
+    """R1: one transport key c_uv for each other member of the announced cohort, in its order, and the mask key s_u (all
+    X25519), commitment to b_u, hash of the ledger proof (the attachment)."""
 
     announcement: bytes
     sender: str
-    transport: bytes
+    transport: tuple[bytes, ...]
     mask: bytes
     seed: bytes
     proof: bytes
 
     def encode(self) -> bytes:
         """The bytes to sign."""
-        writer = Writer().fixed(self.announcement, HASH_SIZE).name(self.sender)
-        for value in (self.transport, self.mask, self.seed, self.proof):
+        writer = Writer().fixed(self.announcement, HASH_SIZE).name(self.sender).uint(len(self.transport), 2)
+        for value in (*self.transport, self.mask, self.seed, self.proof):
             writer.fixed(value, HASH_SIZE)
         return writer.done()
 
@@ -42,9 +44,14 @@ class Keys:
         """Read signed bytes. Raises WireError."""
         reader = Reader(body)
         announcement, sender = reader.fixed(HASH_SIZE), reader.name()
-        transport, mask, seed, proof = (reader.fixed(HASH_SIZE) for _ in range(4))
+        transport = tuple(reader.fixed(HASH_SIZE) for _ in range(_count(reader)))
+        mask, seed, proof = (reader.fixed(HASH_SIZE) for _ in range(3))
         reader.end()
         return cls(announcement, sender, transport, mask, seed, proof)
+
+    def transport_for(self, peer: str, cohort: Sequence[str]) -> bytes:
+        """The key that the sender made for `peer`, another member of the cohort, once check_keys has passed."""
+        return self.transport[[name for name in cohort if name != self.sender].index(peer)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,15 +237,13 @@ class Abort:
         """Read signed bytes. Raises WireError."""
         reader = Reader(body)
         announcement, session, sender = reader.fixed(HASH_SIZE), reader.fixed(HASH_SIZE), reader.name()
-        released = reader.uint(1)
-        if released > 1:
-            raise WireError("a truth value that is neither 0 nor 1")
+        released = reader.truth()
         blamed = reader.text(32)
         if blamed:
             check_name(blamed)
         reason, evidence = reader.text(MAXIMUM_REASON), reader.fixed(HASH_SIZE)
         reader.end()
-        return cls(announcement, session, sender, bool(released), blamed, reason, evidence)
+        return cls(announcement, session, sender, released, blamed, reason, evidence)
 
 
 def _count(reader: Reader) -> int:

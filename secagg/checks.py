@@ -5,21 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from secagg import labels
 from secagg.bodies import Consistency, Keys, Masked, Shares, Unmask
 from secagg.errors import WireError
 from secagg.keys import check_public, digest, framed, signature_valid
-from secagg.wire import Frame, Step
+from secagg.wire import HASH_SIZE, Frame, Step
 
-
-class Body(Protocol):
-    """A signed body that names its author."""
-
-    @property
-    def sender(self) -> str:
-        """The silo that signed."""
+# Members in roster order, each with a hash.
+Roll = tuple[tuple[str, bytes], ...]
 
 
 B = TypeVar("B", Keys, Shares, Masked, Consistency, Unmask)
@@ -34,12 +29,16 @@ class Signed(Generic[B]):
 
 
 class Fault(Exception):  # noqa: N818  turned into a verdict by whoever reads the frame
-    """Why a frame does not count. `by_sender`: the sender signed the fault itself, so the frame is evidence."""
+    """Why a frame does not count. `by_sender`: the sender signed the fault itself.
 
-    def __init__(self, reason: str, *, by_sender: bool) -> None:
+    `evidence` is what a third party needs to see that. None: the frame alone is enough (secagg.exhibits.WrongFrame).
+    """
+
+    def __init__(self, reason: str, *, by_sender: bool, evidence: bytes | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.by_sender = by_sender
+        self.evidence = evidence
 
 
 def read(
@@ -60,37 +59,55 @@ def read(
         raise Fault(f"{step.name} from {frame.sender or 'the coordinator'}, which is not a member", by_sender=False)
     if not signature_valid(step, frame.body, frame.signature, members[frame.sender]):
         raise Fault(f"{step.name} of {frame.sender} without a valid signature", by_sender=False)
+    # Every body begins with what it is bound to. Before parsing: a malformed body of another session, relayed here, is
+    # the relay's fault.
+    if frame.body[:HASH_SIZE] != binding:
+        raise Fault(f"{step.name} of {frame.sender} belongs to another session", by_sender=False)
     try:
         body = decode(frame.body)
     except WireError as error:
         raise Fault(f"signed a malformed {step.name}: {error}", by_sender=True) from error
     if body.sender != frame.sender:
         raise Fault(f"signed a {step.name} in the name of {body.sender}", by_sender=True)
-    bound_to = body.announcement if isinstance(body, Keys) else body.session
-    if bound_to != binding:
-        raise Fault(f"{step.name} of {frame.sender} belongs to another session", by_sender=False)
     return Signed(frame.without_attachment(), body)
 
 
-def check_keys(body: Keys) -> None:
+def check_keys(body: Keys, cohort: Sequence[str]) -> None:
     """Refuse an R1 whose public keys make secrets that anybody knows, or that are one key for two uses.
 
     Raises:
-        Fault: low order, or transport key equal to mask key.
+        Fault: another number of transport keys than the sender has peers, a key that `check_public` refuses, or two
+            equal keys.
     """
+    if len(body.transport) != len(cohort) - 1:
+        raise Fault(f"signed {len(body.transport)} transport keys in a cohort of {len(cohort)}", by_sender=True)
+    keys = (*body.transport, body.mask)
     try:
-        check_public(body.transport)
-        check_public(body.mask)
+        for key in keys:
+            check_public(key)
     except WireError as error:
         raise Fault(f"signed {error}", by_sender=True) from error
-    if body.transport == body.mask:
-        raise Fault("signed one key for transport and masks", by_sender=True)
+    if len(set(keys)) != len(keys):
+        raise Fault("signed one key for two uses", by_sender=True)
 
 
-def session_id(announce_body: bytes, keys: Iterable[Frame]) -> bytes:
-    """The sid: SHA-256 over R0's body and every R1's body and signature, in roster order."""
-    parts = [part for frame in keys for part in (frame.body, frame.signature)]
-    return digest(labels.SESSION, announce_body, *parts)
+def roll_of(keys: Iterable[Frame]) -> Roll:
+    """U1 by name, each with the hash of its R1 (body and signature), from the frames in roster order.
+
+    Everything that is bound to a session binds this and not the frames, so that evidence about one silo need not carry
+    everybody's keys.
+    """
+    return tuple((frame.sender, digest(labels.KEYS_LEAF, frame.body, frame.signature)) for frame in keys)
+
+
+def session_id(announced: bytes, roll: Roll) -> bytes:
+    """The sid: SHA-256 over the hash of R0's body, and name and R1 hash of every member of U1, in roster order."""
+    return digest(labels.SESSION, announced, *_flat(roll))
+
+
+def dealt_by(shares: Iterable[Frame]) -> Roll:
+    """U2 by name, each with the hash of its R2 body, from the frames in roster order."""
+    return tuple((frame.sender, digest(labels.SHARES_LEAF, frame.body)) for frame in shares)
 
 
 def seed_commitment(announcement: bytes, silo: str, seed: bytes) -> bytes:
@@ -118,20 +135,22 @@ def ciphertext_hash(ciphertext: bytes) -> bytes:
     return hashlib.sha256(ciphertext).digest()
 
 
-def transcript(session: bytes, shares: Iterable[Frame]) -> bytes:
-    """Names U2 and the exact R2 bodies of its members, in roster order; R3 signs it."""
-    return digest(labels.TRANSCRIPT, session, *(frame.body for frame in shares))
+def transcript(session: bytes, dealt: Roll) -> bytes:
+    """Names U2 and the exact R2 bodies of its members (`dealt_by`); R3 signs it."""
+    return digest(labels.TRANSCRIPT, session, *_flat(dealt))
 
 
-def agreement(
-    session: bytes, u1: Sequence[str], u2: Sequence[str], masked: Sequence[Masked], shares_transcript: bytes
-) -> bytes:
-    """What R4 signs: sid, U1, U2 with its R2 bodies, U3 and every H(y_v), v in U3, in roster order."""
+def agreement(session: bytes, u1: Sequence[str], u2: Sequence[str], masked: Roll, shares_transcript: bytes) -> bytes:
+    """What R4 signs: sid, U1, U2 with its R2 bodies, U3 with every H(y_v), in roster order."""
     return digest(
         labels.AGREEMENT,
         session,
         framed(*(name.encode("ascii") for name in u1)),
         framed(*(name.encode("ascii") for name in u2)),
         shares_transcript,
-        framed(*(part for body in masked for part in (body.sender.encode("ascii"), body.vector))),
+        framed(*_flat(masked)),
     )
+
+
+def _flat(roll: Roll) -> tuple[bytes, ...]:
+    return tuple(part for name, value in roll for part in (name.encode("ascii"), value))

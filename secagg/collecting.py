@@ -10,23 +10,28 @@ from typing import Any, Generic
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from secagg.checks import B, Fault, Signed, read
+from secagg.checks import B, Fault, Roll, Signed, read
 from secagg.errors import Failed, Rejected
+from secagg.exhibits import Conflict, WrongFrame, encode_exhibit
 from secagg.session import Announcement
-from secagg.wire import Frame, Step, encode_frames
+from secagg.wire import Frame, Step
 
 Outgoing = Mapping[str, tuple[Frame, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """Fixed from R0 on. `keys` holds the identity keys of the cohort, in its order; `announced` is SHA-256 of R0."""
+    """Fixed from R0 on. `keys` holds the identity keys of the cohort, in its order; `announced` is SHA-256 of R0.
+
+    `roll` names U1 (secagg.checks.roll_of) from R2 on, and is empty before.
+    """
 
     announcement: Announcement
     announce: Frame
     announced: bytes
     keys: Mapping[str, bytes]
     signer: Ed25519PrivateKey = field(repr=False)
+    roll: Roll = ()
 
 
 class Collecting(Generic[B]):
@@ -81,14 +86,19 @@ class Collecting(Generic[B]):
                 return
             self._check(signed, frame.attachment, attachment)
         except Fault as fault:
-            evidence = encode_frames([frame]) if fault.by_sender else b""
-            raise Rejected(frame.sender, fault.reason, evidence) from fault
+            raise Rejected(frame.sender, fault.reason, self._evidence(frame, fault)) from fault
         self._found[frame.sender] = signed
         self._digests[frame.sender] = attachment
 
+    def _evidence(self, frame: Frame, fault: Fault) -> bytes:
+        if fault.evidence is not None or not fault.by_sender:
+            return fault.evidence or b""
+        return encode_exhibit(WrongFrame(frame.without_attachment(), self._context.roll))
+
     def _check_repeat(self, earlier: Frame, later: Frame, attachment: bytes) -> None:
         if earlier.body != later.body:
-            raise Rejected(later.sender, f"signed two {self.step.name}", encode_frames([earlier, later]))
+            evidence = encode_exhibit(Conflict(earlier, later, self._context.roll))
+            raise Rejected(later.sender, f"signed two {self.step.name}", evidence)
         if earlier.signature != later.signature or self._digests[later.sender] != attachment:
             raise Rejected(later.sender, f"sent one {self.step.name} in two ways")
 

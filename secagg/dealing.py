@@ -1,4 +1,4 @@
-"""R2: dealing shares of b_u and s_u, and opening what others dealt.
+"""R2: dealing shares of b_u and s_u, and opening what others dealt; R5: putting a secret together again.
 
 A plaintext is b-share, salt, s-share, salt, g_u: always 228 bytes, sealed with ChaCha20-Poly1305 (RFC 8439) under a key
 of its own for each direction of each session, which is why the nonce may be zero.
@@ -14,11 +14,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from secagg import labels
-from secagg.bodies import SALT_SIZE, SHARE_SIZE, Dealt, Opening, Shares
-from secagg.checks import ciphertext_hash, share_hash, tag_commitment, transport_context
+from secagg.bodies import SALT_SIZE, SHARE_SIZE, Dealt, Keys, Opening, Shares
+from secagg.checks import ciphertext_hash, seed_commitment, share_hash, tag_commitment, transport_context
 from secagg.errors import WireError
-from secagg.keys import Entropy, derive, draw
-from secagg.shamir import parse, split
+from secagg.keys import Entropy, KeyPair, derive, draw
+from secagg.shamir import combine, parse, split
 from secagg.wire import Reader
 
 TAG_SECRET_SIZE: Final = 32
@@ -95,7 +95,7 @@ def receive_deal(body: Shares, entry: Dealt, ciphertext: bytes, *, me: str, secr
 
     Args:
         entry: this silo's entry in the body, whose ciphertext hash the caller has compared.
-        secret: the raw X25519 secret with the sender's transport key.
+        secret: the raw X25519 secret of this pair's transport keys.
 
     Raises:
         WireError: failed AEAD, wrong length, or contents that differ from the signed hashes; the sender's fault.
@@ -119,6 +119,27 @@ def receive_deal(body: Shares, entry: Dealt, ciphertext: bytes, *, me: str, secr
     if tag_commitment(session, sender, tag_secret) != body.tag_secret:
         raise WireError("a tag secret that differs from its signed hash")
     return Held(seed, key, tag_secret)
+
+
+def expected_hash(entry: Dealt, *, mask_key: bool) -> tuple[bytes, bytes]:
+    """Label and salted hash of the dealt share of s (`mask_key`) or of b."""
+    return (labels.KEY_SHARE, entry.key_share) if mask_key else (labels.SELF_SHARE, entry.seed_share)
+
+
+def reconstruct(keys: Keys, weights: Sequence[int], shares: Sequence[bytes], *, mask_key: bool) -> bytes:
+    """The owner's s (`mask_key`) or b (32 bytes) from t shares, as its R1 committed to it.
+
+    Raises:
+        WireError: the shares belong to no common polynomial, or give another secret; the owner's fault where every
+            share is what its R2 says.
+    """
+    secret = combine(weights, shares)
+    if mask_key:
+        if KeyPair.from_private(secret).public != keys.mask:
+            raise WireError("shares of a mask key that differs from its public key")
+    elif seed_commitment(keys.announcement, keys.sender, secret) != keys.seed:
+        raise WireError("shares of a seed that differs from its commitment")
+    return secret
 
 
 def opens(expected: bytes, label: bytes, session: bytes, owner: str, holder: str, opening: Opening) -> bool:

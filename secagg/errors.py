@@ -5,6 +5,8 @@ The package imports nothing above it, so these do not derive from the errors tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class SecaggError(Exception):
     """Base of everything this package raises on purpose."""
@@ -25,8 +27,8 @@ class MisuseError(SecaggError):
 class ProtocolViolation(SecaggError):  # noqa: N818  a verdict on a peer, not a local error
     """A silo's verdict: `peer` (a silo's name, or empty for the coordinator) broke the protocol.
 
-    The session is dead for this silo. `evidence` is `wire.encode_frames` of the signed frames that show the fault where
-    signed frames can show it to a third party, and empty otherwise.
+    The session is dead for this silo. Where the fault of a silo can be shown to a third party, `evidence` convinces
+    secagg.evidence.judge; otherwise it is empty. Evidence against the coordinator is its signed frames, for people.
     """
 
     def __init__(self, peer: str, reason: str, evidence: bytes = b"") -> None:
@@ -47,9 +49,11 @@ class Rejected(SecaggError):  # noqa: N818  a verdict on a peer, not a local err
 
 
 class Failed(SecaggError):  # noqa: N818  a verdict on a session, not a local error
-    """The session cannot produce a sum. `blamed` names the silos whose fault it is; may be empty."""
+    """The session cannot produce a sum. `blamed` names the silos whose fault it is, `evidence` holds what convinces
+    secagg.evidence.judge of it, by name; both may be empty."""
 
-    def __init__(self, blamed: frozenset[str], reason: str) -> None:
+    def __init__(self, blamed: frozenset[str], reason: str, evidence: Mapping[str, bytes] | None = None) -> None:
         super().__init__(reason)
         self.blamed = blamed
         self.reason = reason
+        self.evidence: Mapping[str, bytes] = evidence or {}

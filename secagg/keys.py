@@ -24,8 +24,18 @@ from secagg.wire import Frame, Step
 Entropy = Callable[[int], bytes]
 KEY_SIZE: Final = 32
 
-# Any private key shows whether a point has low order, since clamping makes every scalar a multiple of the cofactor.
-_PROBE: Final = X25519PrivateKey.from_private_bytes(bytes(KEY_SIZE))
+_PRIME: Final = 2**255 - 19
+# Every u with 8 * (u, .) = 0 on Curve25519 or its twist: 0 and infinity, 1 and -1, and the two of order 8, which solve
+# (u^2 - 1)^2 = 4u(u^2 + 486662u + 1).
+_LOW_ORDER: Final = frozenset(
+    {
+        0,
+        1,
+        _PRIME - 1,
+        0x00B8495F16056286FDB1329CEB8D09DA6AC49FF1FAE35616AEB8413B7C7AEBE0,
+        0x57119FD0DD4E22D8868E1C58C45C44045BEF839C55B1D0B1248C50A3BC959C5F,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +61,24 @@ class KeyPair:
         Raises:
             WireError: `public` is malformed or of low order, so the secret would be known to anybody.
         """
-        return _exchange(self.key, public)
-
-
-def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:
-    try:
-        return private.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError as error:
-        raise WireError("an X25519 key that is malformed or of low order") from error
+        try:
+            return self.key.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:
+            raise WireError("an X25519 key that is malformed or of low order") from error
 
 
 def check_public(public: bytes) -> None:
-    """Refuse a key that is not 32 bytes or of low order (RFC 7748 section 6.1).
+    """Refuse a key that is not 32 bytes, not the canonical encoding of its point, or of low order (RFC 7748 section 6).
+
+    No honest key is any of these. Canonical, so that two different byte strings are two different keys. By comparison
+    and not by an exchange, since each silo checks every key of every pair.
 
     Raises:
         WireError: it is one.
     """
-    _exchange(_PROBE, public)
+    value = int.from_bytes(public, "little")
+    if len(public) != KEY_SIZE or value >= _PRIME or value in _LOW_ORDER:
+        raise WireError("an X25519 key that is malformed or of low order")
 
 
 def draw(entropy: Entropy, size: int) -> bytes:

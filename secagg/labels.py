@@ -21,7 +21,9 @@ SIGN: Final[dict[Step, bytes]] = {
 }
 
 SESSION: Final = b"feddrm/1 secagg session id"
+KEYS_LEAF: Final = b"feddrm/1 secagg keys leaf"
 TRANSCRIPT: Final = b"feddrm/1 secagg shares transcript"
+SHARES_LEAF: Final = b"feddrm/1 secagg shares leaf"
 AGREEMENT: Final = b"feddrm/1 secagg agreement"
 SEED_COMMITMENT: Final = b"feddrm/1 secagg self mask seed commitment"
 TAG_COMMITMENT: Final = b"feddrm/1 secagg tag secret commitment"
@@ -34,6 +36,8 @@ SELF_MASK: Final = b"feddrm/1 secagg self mask"
 TAG_SECRET: Final = b"feddrm/1 secagg tag secret"
 TAG_WEIGHTS: Final = b"feddrm/1 secagg tag weights"
 TAG_OFFSET: Final = b"feddrm/1 secagg tag offset"
+
+EVIDENCE: Final = b"feddrm/1 secagg evidence"
 
 SEGMENT32: Final = b"u32"
 SEGMENT64: Final = b"u64"

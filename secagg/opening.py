@@ -9,29 +9,35 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg import labels
 from secagg.bodies import Consistency, Keys, Publish, Shares, Unmask
-from secagg.checks import Fault, Signed, seed_commitment
+from secagg.checks import Fault, Roll, Signed, dealt_by
 from secagg.collecting import Collecting, Outgoing, ServerContext
-from secagg.dealing import opens
+from secagg.dealing import expected_hash, opens, reconstruct
 from secagg.errors import Failed, WireError
+from secagg.exhibits import Conflict, WrongOpening, WrongSecret, encode_exhibit
 from secagg.keys import KeyPair, sign
 from secagg.pairing import Streams
-from secagg.shamir import combine, lagrange_at_zero
+from secagg.shamir import lagrange_at_zero
 from secagg.vector import Segments, decode_sum, in_range
 from secagg.wire import COORDINATOR, Frame, Step
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The masked total of U3, and whose masks are in it. `keys` and `shares` are R1 of U1 and R2 of U2, in order."""
+    """The masked total of U3, and whose masks are in it. `keys` and `shares` are R1 of U1 and R2 of U2, in order;
+    `masked` names U3 with the hashes of its vectors."""
 
     session: bytes
     keys: dict[str, Signed[Keys]]
     shares: dict[str, Signed[Shares]]
-    u3: tuple[str, ...]
+    masked: Roll
     agreement: bytes
     segments: Segments = field(repr=False)
+
+    @property
+    def u3(self) -> tuple[str, ...]:
+        """The survivors, in roster order."""
+        return tuple(name for name, _ in self.masked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +81,31 @@ class CollectingUnmask(Collecting[Unmask]):
             raise Fault("an attachment where none belongs", by_sender=False)
         tally, body = self._tally, signed.body
         if body.agreement != tally.agreement:
-            raise Fault("unmasked other survivors than it agreed on", by_sender=True)
+            agreed = self._signatures[body.sender].frame
+            evidence = encode_exhibit(Conflict(agreed, signed.frame, self._context.roll))
+            raise Fault("unmasked other survivors than it agreed on", by_sender=True, evidence=evidence)
         if len(body.openings) != len(tally.shares):
-            raise Fault("opened shares of another set than U2", by_sender=True)
+            evidence = self._wrong_opening(signed.frame, signed.frame)
+            raise Fault("opened shares of another set than U2", by_sender=True, evidence=evidence)
         position = tuple(tally.keys).index(body.sender)
         survivors = set(tally.u3)
         for (owner, dealt), opening in zip(tally.shares.items(), body.openings, strict=True):
-            entry = dealt.body.dealt[position]
-            label = labels.SELF_SHARE if owner in survivors else labels.KEY_SHARE
-            expected = entry.seed_share if owner in survivors else entry.key_share
+            label, expected = expected_hash(dealt.body.dealt[position], mask_key=owner not in survivors)
             if not opens(expected, label, tally.session, owner, body.sender, opening):
-                raise Fault(f"opened another share than {owner} dealt to it", by_sender=True)
+                evidence = self._wrong_opening(signed.frame, dealt.frame)
+                raise Fault(f"opened another share than {owner} dealt to it", by_sender=True, evidence=evidence)
+
+    def _wrong_opening(self, unmask: Frame, shares: Frame) -> bytes:
+        dealt = dealt_by(signed.frame for signed in self._tally.shares.values())
+        return encode_exhibit(WrongOpening(unmask, shares, self._context.roll, dealt, self._tally.masked))
 
     def close(self) -> Published:
         """Reconstruct what t members opened, remove the masks, and sign the sum.
 
         Raises:
-            Failed: not ready, or a silo dealt shares that do not give the secret it committed to (it is blamed).
+            Failed: not ready, or a silo dealt shares that do not give the secret it committed to. It is blamed, with
+                evidence, and the round is lost: the shares are all as dealt, and looking for t others that
+                happen to fit would only let it deal so again.
         """
         found = self._close()
         tally, announcement = self._tally, self._context.announcement
@@ -114,32 +128,29 @@ class CollectingUnmask(Collecting[Unmask]):
         weights = lagrange_at_zero([order.index(signed.body.sender) + 1 for signed in opened])
         survivors = set(tally.u3)
         streams = Streams()
-        bad: set[str] = set()
+        bad: dict[str, bytes] = {}
         for index, owner in enumerate(tally.shares):
-            shares = [signed.body.openings[index].share for signed in opened]
+            openings = [(signed.body.sender, signed.body.openings[index]) for signed in opened]
+            keys, dropped = tally.keys[owner], owner not in survivors
             try:
-                secret = combine(weights, shares)
-                if owner in survivors:
-                    self._remove_self(streams, owner, secret)
-                else:
-                    self._remove_pairs(streams, owner, secret)
+                shares = [opening.share for _, opening in openings]
+                secret = reconstruct(keys.body, weights, shares, mask_key=dropped)
             except WireError:
-                bad.add(owner)
+                dealt = tally.shares[owner].frame
+                proof = WrongSecret(keys.frame, dealt, self._context.roll, dropped, tuple(openings))
+                bad[owner] = encode_exhibit(proof)
+                continue
+            if dropped:
+                self._remove_pairs(streams, owner, secret)
+            else:
+                streams.self_mask(tally.session, owner, secret, add=False)
         if bad:
-            raise Failed(frozenset(bad), "shares that do not give the secret that was committed to")
+            raise Failed(frozenset(bad), "shares that do not give the secret that was committed to", bad)
         streams.apply(tally.segments)
-
-    def _remove_self(self, streams: Streams, owner: str, seed: bytes) -> None:
-        tally = self._tally
-        if seed_commitment(self._context.announced, owner, seed) != tally.keys[owner].body.seed:
-            raise WireError("a seed that differs from its commitment")
-        streams.self_mask(tally.session, owner, seed, add=False)
 
     def _remove_pairs(self, streams: Streams, owner: str, private: bytes) -> None:
         tally = self._tally
         pair = KeyPair.from_private(private)
-        if pair.public != tally.keys[owner].body.mask:
-            raise WireError("a mask key that differs from its public key")
         order = tuple(tally.shares)
         for survivor in tally.u3:
             secret = pair.agree(tally.keys[survivor].body.mask)

@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.bodies import Consistency, Keys, Masked, Shares
-from secagg.checks import Fault, Signed, agreement, check_keys, ciphertext_hash, session_id, transcript
+from secagg.checks import (
+    Fault,
+    Signed,
+    agreement,
+    check_keys,
+    ciphertext_hash,
+    dealt_by,
+    roll_of,
+    session_id,
+    transcript,
+)
 from secagg.collecting import Collecting, Outgoing, ServerContext
 from secagg.dealing import CIPHERTEXT_SIZE
 from secagg.errors import Failed, MisuseError, Rejected
@@ -74,7 +85,7 @@ class CollectingKeys(Collecting[Keys]):
         return Keys.decode(body)
 
     def _check(self, signed: Signed[Keys], attachment: bytes, digest: bytes, /) -> None:
-        check_keys(signed.body)
+        check_keys(signed.body, self._context.announcement.cohort)
         if len(attachment) > MAXIMUM_PROOF or digest != signed.body.proof:
             raise Fault("a ledger proof other than was signed", by_sender=False)
         self._proofs[signed.frame.sender] = attachment
@@ -82,9 +93,10 @@ class CollectingKeys(Collecting[Keys]):
     def close(self) -> CollectingShares:
         """Fix U1 and the sid; every member gets all R1 with their ledger proofs."""
         found = self._close()
-        session = session_id(self._context.announce.body, (signed.frame for signed in found.values()))
+        context = replace(self._context, roll=roll_of(signed.frame for signed in found.values()))
+        session = session_id(context.announced, context.roll)
         frames = tuple(_with(signed.frame, self._proofs[name]) for name, signed in found.items())
-        return CollectingShares(self._context, session, found, dict.fromkeys(found, frames))
+        return CollectingShares(context, session, found, dict.fromkeys(found, frames))
 
 
 class CollectingShares(Collecting[Shares]):
@@ -147,7 +159,7 @@ class CollectingMasked(Collecting[Masked]):
         super().__init__(context, session, tuple(shares), outgoing)
         self._keys = keys
         self._shares = shares
-        self._transcript = transcript(session, (signed.frame for signed in shares.values()))
+        self._transcript = transcript(session, dealt_by(signed.frame for signed in shares.values()))
         self._segments = Segments(context.announcement.words32, context.announcement.words64)
 
     def _decode(self, body: bytes) -> Masked:
@@ -155,7 +167,8 @@ class CollectingMasked(Collecting[Masked]):
 
     def _check(self, signed: Signed[Masked], attachment: bytes, digest: bytes, /) -> None:
         if signed.body.transcript != self._transcript:
-            raise Fault("masked under other shares than were relayed", by_sender=True)
+            # No evidence: nobody else knows what was relayed, so it might as well be the coordinator that lies.
+            raise Fault("masked under other shares than were relayed", by_sender=True, evidence=b"")
         if len(attachment) != self._context.announcement.vector_size or digest != signed.body.vector:
             raise Fault("a masked vector other than was signed", by_sender=False)
         self._segments.add(attachment)
@@ -163,9 +176,9 @@ class CollectingMasked(Collecting[Masked]):
     def close(self) -> CollectingConsistency:
         """Fix U3; its members get all its R3, without the vectors."""
         found = self._close()
-        bodies = [signed.body for signed in found.values()]
-        value = agreement(self.session, tuple(self._keys), tuple(self._shares), bodies, self._transcript)
-        tally = Tally(self.session, self._keys, self._shares, tuple(found), value, self._segments)
+        masked = tuple((name, signed.body.vector) for name, signed in found.items())
+        value = agreement(self.session, tuple(self._keys), tuple(self._shares), masked, self._transcript)
+        tally = Tally(self.session, self._keys, self._shares, masked, value, self._segments)
         frames = tuple(signed.frame for signed in found.values())
         return CollectingConsistency(self._context, tally, dict.fromkeys(found, frames))
 
@@ -192,7 +205,7 @@ class CollectingConsistency(Collecting[Consistency]):
         if attachment:
             raise Fault("an attachment where none belongs", by_sender=False)
         if signed.body.agreement != self._tally.agreement:
-            raise Fault("agreed on other survivors than were relayed", by_sender=True)
+            raise Fault("agreed on other survivors than were relayed", by_sender=True, evidence=b"")
 
     def close(self) -> CollectingUnmask:
         """Every signer gets all signatures."""

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.aborts import abort_frame
 from secagg.bodies import NO_SESSION
-from secagg.checks import B, Fault, Signed, read
+from secagg.checks import B, Fault, Roll, Signed, read
 from secagg.errors import MisuseError, ProtocolViolation
+from secagg.evidence import find_conflict, judge
+from secagg.exhibits import Conflict, WrongFrame, encode_exhibit, is_exhibit, loose
 from secagg.session import Announcement
-from secagg.wire import COORDINATOR, Frame, Step, encode_frames
+from secagg.wire import COORDINATOR, Frame, Step
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class Life:
     dead: bool = False
     released: bool = False
     session: bytes = NO_SESSION
+    roll: Roll = ()
     abort: Frame | None = None
 
 
@@ -74,16 +77,21 @@ class State(Generic[D]):
         return data
 
     def abort(self, reason: str, blamed: str = COORDINATOR, evidence: bytes = b"") -> Frame:
-        """End the session and say so, with whether an R5 share was released. Again: the same frame."""
-        life = self._context.life
+        """End the session and say so, with whether an R5 share was released. Again: the same frame.
+
+        Evidence that does not convict `blamed` is left out: signed, it would convict this silo (secagg.evidence).
+        """
+        context, life = self._context, self._context.life
         life.dead = True
         self._data = None
+        if is_exhibit(evidence) and blamed != judge(evidence, context.announce_body, context.keys).guilty:
+            evidence = b""
         if life.abort is None:
             life.abort = abort_frame(
-                announcement=self._context.announced,
+                announcement=context.announced,
                 session=life.session,
-                me=self._context.me,
-                signer=self._context.signer,
+                me=context.me,
+                signer=context.signer,
                 released=life.released,
                 reason=reason,
                 blamed=blamed,
@@ -99,7 +107,7 @@ class RequestState(State[D], Generic[D, R]):
 
     def __init__(self, context: Context, data: D) -> None:
         super().__init__(context, data)
-        self._request: frozenset[bytes] | None = None
+        self._request: frozenset[Frame] | None = None
         self._result: R | None = None
         # SHA-256 of the frames' attachments, in order: a sum of megabytes is hashed once.
         self._digests: tuple[bytes, ...] = ()
@@ -111,13 +119,14 @@ class RequestState(State[D], Generic[D, R]):
     def _receive(self, frames: Sequence[Frame]) -> R:
         life = self._context.life
         digests = tuple(hashlib.sha256(frame.attachment).digest() for frame in frames)
-        request = frozenset(encode_frames([frame]) + digest for frame, digest in zip(frames, digests, strict=True))
+        # With its hash in an attachment's place a frame tells requests apart, without the bytes.
+        request = frozenset(replace(frame, attachment=digest) for frame, digest in zip(frames, digests, strict=True))
         if self._request is not None:
             if life.dead:
                 raise MisuseError("this session is dead")
             if request != self._request or self._result is None:
                 life.dead = True
-                raise ProtocolViolation(COORDINATOR, "a second, different request for one step")
+                raise self._second_request(self._request, frames)
             return self._result
         data = self._take()
         self._request, self._digests = request, digests
@@ -129,6 +138,16 @@ class RequestState(State[D], Generic[D, R]):
             if not alive:
                 life.dead = True
         return self._result
+
+    def _second_request(self, before: Iterable[Frame], after: Sequence[Frame]) -> ProtocolViolation:
+        """Whose fault it is: of a silo that signed two frames of one step, or else the coordinator's."""
+        context = self._context
+        found = find_conflict(
+            before, after, roll=context.life.roll, announce_body=context.announce_body, members=context.keys
+        )
+        if found is not None:
+            return ProtocolViolation(found[0], "signed two different messages of one step", found[1])
+        return ProtocolViolation(COORDINATOR, "a second, different request for one step")
 
 
 def read_request(
@@ -146,7 +165,7 @@ def read_request(
 
     Raises:
         ProtocolViolation: what an honest coordinator would not have relayed is its fault; what a silo signed itself is
-            that silo's, with the frames as evidence.
+            that silo's, with evidence that convicts it.
     """
     keys = {name: context.keys[name] for name in senders}
     found: dict[str, Signed[Any]] = {}
@@ -154,15 +173,24 @@ def read_request(
         try:
             signed = read(frame, step, keys, binding, decode)
         except Fault as fault:
-            peer = frame.sender if fault.by_sender else COORDINATOR
-            raise ProtocolViolation(peer, fault.reason, encode_frames([frame])) from fault
+            raise blame(context, frame, fault) from fault
         twin = found.get(frame.sender)
         if twin is not None:
-            both = encode_frames([twin.frame, signed.frame])
-            guilty = frame.sender if twin.frame.body != frame.body else COORDINATOR
-            raise ProtocolViolation(guilty, f"two {step.name} in one session", both)
+            if twin.frame.body == frame.body:
+                raise ProtocolViolation(COORDINATOR, f"two {step.name} in one session", loose([frame]))
+            both = Conflict(twin.frame, signed.frame, context.life.roll)
+            raise ProtocolViolation(frame.sender, f"two {step.name} in one session", encode_exhibit(both))
         found[frame.sender] = signed
     return {name: found[name] for name in context.announcement.cohort if name in found}
+
+
+def blame(context: Context, frame: Frame, fault: Fault) -> ProtocolViolation:
+    """The verdict on a relayed frame with a fault."""
+    signed = frame.without_attachment()
+    if fault.by_sender:
+        evidence = encode_exhibit(WrongFrame(signed, context.life.roll))
+        return ProtocolViolation(frame.sender, fault.reason, evidence)
+    return ProtocolViolation(COORDINATOR, fault.reason, loose([signed]))
 
 
 def require_own(found: Mapping[str, Signed[B]], context: Context, sent: Frame) -> None:

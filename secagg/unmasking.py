@@ -12,11 +12,12 @@ from secagg.bodies import Consistency, Masked, Publish, Unmask
 from secagg.checks import agreement
 from secagg.dealing import Held
 from secagg.errors import ProtocolViolation, WireError
+from secagg.exhibits import loose
 from secagg.keys import sign, signature_valid
 from secagg.states import RequestState, read_request, require_own, require_quorum
 from secagg.tags import tags
 from secagg.vector import in_range, view_sum
-from secagg.wire import COORDINATOR, Frame, Step, encode_frames
+from secagg.wire import COORDINATOR, Frame, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,12 @@ class AwaitingConsistency(RequestState[MaskedData, tuple["AwaitingUnmask", Frame
         found = read_request(context, frames, Step.MASKED, data.u2, data.session, Masked.decode)
         for name, signed in found.items():
             if signed.body.transcript != data.transcript:
-                evidence = encode_frames([signed.frame])
+                evidence = loose([data.sent, signed.frame])
                 raise ProtocolViolation(COORDINATOR, f"{name} was shown other shares than this silo", evidence)
         require_own(found, context, data.sent)
         require_quorum(found, context, Step.MASKED)
-        bodies = [signed.body for signed in found.values()]
-        value = agreement(data.session, data.u1, data.u2, bodies, data.transcript)
+        masked = tuple((name, signed.body.vector) for name, signed in found.items())
+        value = agreement(data.session, data.u1, data.u2, masked, data.transcript)
         body = Consistency(data.session, context.me, value)
         frame = sign(Step.CONSISTENCY, context.me, body.encode(), context.signer)
         return AwaitingUnmask(context, _Agreed(data, tuple(found), value)), frame
@@ -116,7 +117,7 @@ class AwaitingUnmask(RequestState[_Agreed, tuple["AwaitingSum", Frame]]):
         found = read_request(context, frames, Step.CONSISTENCY, data.u3, masked.session, Consistency.decode)
         for name, signed in found.items():
             if signed.body.agreement != data.agreement:
-                evidence = encode_frames([signed.frame])
+                evidence = loose([signed.frame])
                 raise ProtocolViolation(COORDINATOR, f"{name} agreed on other survivors than this silo", evidence)
         if len(found) < context.announcement.threshold:
             raise ProtocolViolation(
@@ -152,7 +153,7 @@ class AwaitingSum(RequestState[_Unmasked, VerifiedSum]):
             raise ProtocolViolation(COORDINATOR, "this is not a published sum")
         if not signature_valid(Step.PUBLISH, publish.body, publish.signature, context.server_key):
             raise ProtocolViolation(COORDINATOR, "a published sum without a valid signature of the round key")
-        evidence = encode_frames([publish])
+        evidence = loose([publish.without_attachment()])
         try:
             body = Publish.decode(publish.body)
             words32, words64, published = view_sum(publish.attachment, announcement.words32, announcement.words64)

@@ -8,7 +8,7 @@ is equal bytes. The bodies of the steps are in secagg.bodies.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -127,6 +127,18 @@ class Writer:
             self.name(value)
         return self
 
+    def hashes(self, entries: Sequence[tuple[str, bytes]]) -> Writer:
+        """A list of names, each with a hash, in order."""
+        self.names([name for name, _ in entries])
+        for _, value in entries:
+            self.fixed(value, HASH_SIZE)
+        return self
+
+    def frame(self, value: Frame) -> Writer:
+        """A signed frame without its attachment."""
+        self.uint(value.step, 1).blob(value.sender.encode("ascii")).blob(value.body)
+        return self.fixed(value.signature, SIGNATURE_SIZE)
+
     def done(self) -> bytes:
         """The finished body."""
         return b"".join(self._parts)
@@ -151,6 +163,13 @@ class Reader:
     def uint(self, size: int) -> int:
         """An unsigned integer of `size` bytes."""
         return int.from_bytes(self.fixed(size))
+
+    def truth(self) -> bool:
+        """A truth value of one byte."""
+        value = self.uint(1)
+        if value > 1:
+            raise WireError("a truth value that is neither 0 nor 1")
+        return bool(value)
 
     def blob(self, limit: int) -> bytes:
         """A byte string of at most `limit` bytes."""
@@ -183,33 +202,17 @@ class Reader:
             raise WireError("a name appears twice")
         return values
 
+    def hashes(self) -> tuple[tuple[str, bytes], ...]:
+        """A list of distinct names, each with a hash."""
+        names = self.names()
+        return tuple((name, self.fixed(HASH_SIZE)) for name in names)
+
+    def frame(self) -> Frame:
+        """A signed frame without its attachment; nothing of it is verified."""
+        step, sender = self.uint(1), self.text(32)
+        return Frame(step, sender, self.blob(MAXIMUM_BODY), self.fixed(SIGNATURE_SIZE))
+
     def end(self) -> None:
         """Refuse what is left."""
         if self._at != len(self._data):
             raise WireError(f"{len(self._data) - self._at} trailing bytes")
-
-
-def encode_frames(frames: Iterable[Frame]) -> bytes:
-    """Evidence: signed frames without their attachments."""
-    writer = Writer()
-    for frame in frames:
-        writer.uint(frame.step, 1).blob(frame.sender.encode("ascii")).blob(frame.body)
-        writer.fixed(frame.signature, SIGNATURE_SIZE)
-    return writer.done()
-
-
-def decode_frames(data: bytes) -> tuple[Frame, ...]:
-    """Read evidence back.
-
-    Raises:
-        WireError: not of that form, or over MAXIMUM_EVIDENCE.
-    """
-    if len(data) > MAXIMUM_EVIDENCE:
-        raise WireError("evidence exceeds its limit")
-    reader = Reader(data)
-    frames = []
-    while reader._at < len(data):
-        step = reader.uint(1)
-        sender = reader.text(32)
-        frames.append(Frame(step, sender, reader.blob(MAXIMUM_BODY), reader.fixed(SIGNATURE_SIZE)))
-    return tuple(frames)

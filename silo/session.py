@@ -16,6 +16,7 @@ from feddrm.contract.chunks import blob_hash
 from feddrm.contract.messages import Publish, SiloFrame, StepFrames
 from privacy.errors import LedgerFault
 from secagg.aborts import abort_frame
+from secagg.checks import Roll
 from secagg.client import (
     AwaitingConsistency,
     AwaitingKeys,
@@ -25,9 +26,9 @@ from secagg.client import (
     VerifiedSum,
 )
 from secagg.errors import ProtocolViolation, SecaggError
-from secagg.keys import signature_valid
+from secagg.evidence import find_conflict
 from secagg.session import Announcement
-from secagg.wire import COORDINATOR, HASH_SIZE, Frame, Step, encode_frames
+from secagg.wire import COORDINATOR, Frame, Step
 from silo.accusations import Accusations
 from silo.books import Books
 from silo.boundary import INTERNAL
@@ -85,6 +86,7 @@ class Session:
         self._q = q
         self._sid = b""
         self._members: tuple[str, ...] = ()
+        self._roll: Roll = ()
         self._answered: dict[Step, Request] = {}
         self._masked: Frame | None = None
         self._publish: Publish | None = None
@@ -214,6 +216,7 @@ class Session:
         received = waiting.receive(frames)
         self._sid = received.session
         self._members = received.members
+        self._roll = received.roll
         for peer in received.members:
             if peer == self._context.me:
                 continue
@@ -234,16 +237,15 @@ class Session:
 
     def _two_requests(self, step: Step, first: tuple[Frame, ...], second: tuple[Frame, ...]) -> list[Effect]:
         """Answering both would be the attack. A silo that signed two frames is to blame, or else the coordinator."""
-        known = {frame.sender: frame for frame in first}
-        for frame in second:
-            other = known.get(frame.sender)
-            # Of another session it proves nothing: an honest silo signs one body of a step in each.
-            if other is None or other.body == frame.body or other.body[:HASH_SIZE] != frame.body[:HASH_SIZE]:
-                continue
-            key = self._context.identities((frame.sender,)).get(frame.sender, b"")
-            if signature_valid(step, frame.body, frame.signature, key):
-                evidence = encode_frames((other, frame))
-                return self.abort(f"signed two different messages of step {step.name}", frame.sender, evidence)
+        found = find_conflict(
+            first,
+            second,
+            roll=self._roll,
+            announce_body=self.announcement.encode(),
+            members=self._context.identities(self.announcement.cohort),
+        )
+        if found is not None:
+            return self.abort(f"signed two different messages of step {step.name}", *found)
         return self.abort(f"two different requests for step {step.name}")
 
 

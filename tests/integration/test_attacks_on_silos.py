@@ -22,9 +22,10 @@ from privacy.leaves import Release, Reserve
 from privacy.ledger import Ledger
 from secagg.aborts import abort_frame
 from secagg.bodies import Abort, Keys, Publish, Unmask
+from secagg.exhibits import Conflict, decode_exhibit
 from secagg.keys import KeyPair, sign
 from secagg.shamir import combine, lagrange_at_zero
-from secagg.wire import Frame, Step, decode_frames
+from secagg.wire import Frame, Step
 
 UNRELEASED = 7
 
@@ -140,7 +141,9 @@ def test_two_keys_of_a_colluding_silo_split_the_session_or_convict_it(siege: Sie
     siege.host.send(east, replace(requests[east], frames=swapped(requests[east].frames, twin)))
     frame = siege.abort_frame(east, attempt)
     assert Abort.decode(frame.body).blamed == west
-    assert {f.body for f in decode_frames(frame.attachment)} == {honest.body, twin.body}
+    conflict = decode_exhibit(frame.attachment)
+    assert isinstance(conflict, Conflict)
+    assert {conflict.first.body, conflict.second.body} == {honest.body, twin.body}
 
 
 def swapped(frames: tuple[Frame, ...], new: Frame) -> tuple[Frame, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from vectors_contract import contract_json
 from vectors_inputs import SCENARIOS
 from vectors_session import scenario_json
 from vectors_verdicts import negative_documents
@@ -29,6 +30,7 @@ def documents() -> Iterator[tuple[str, Any]]:
     sessions = {scenario.name: scenario_json(scenario) for scenario in SCENARIOS}
     for name, value in (*sessions.items(), *negative_documents(sessions)):
         yield f"{name}.json", value
+    yield "contract.json", contract_json()
 
 
 def differing(directory: Path, made: Mapping[str, Any]) -> list[str]:

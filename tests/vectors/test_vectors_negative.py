@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vectors_replay import STEPS, Frames, Json, Replay, frame_of
+from vectors_replay import STEPS, Frames, Json, Replay, announcement_of, frame_of
 
 from secagg.aborts import abort_certificate_valid
-from secagg.errors import MisuseError, ProtocolViolation, Rejected
+from secagg.errors import MisuseError, ProtocolViolation, Rejected, WireError
+from secagg.evidence import judge
+from secagg.exhibits import decode_exhibit
 from secagg.wire import Step
 
 FROZEN = Path(__file__).resolve().parent / "frozen"
@@ -54,7 +57,11 @@ def test_a_silo_dies_of_it_and_blames_whom_the_file_says(base: str, case: Json) 
     assert (caught.value.peer, case["outcome"]) == (case["blamed"], "dead")
     with pytest.raises(MisuseError, match="dead"):
         give(honest)
-    assert state.abort("refused", caught.value.peer, caught.value.evidence) == frame_of(case["abort"])
+    abort = state.abort("refused", caught.value.peer, caught.value.evidence)
+    assert abort == frame_of(case["abort"])
+    assert judge(abort, session.sent[Step.ANNOUNCE][""].body, session.members).guilty == case["guilty"]
+    # Whom a silo blames by name it can convict.
+    assert case["guilty"] == case["blamed"]
 
 
 @pytest.mark.parametrize(("base", "case"), cases("negative-coordinator.json"))
@@ -67,7 +74,8 @@ def test_the_coordinator_does_not_count_it_and_goes_on(base: str, case: Json) ->
     with pytest.raises(Rejected) as caught:
         state.receive(frame_of(case["frame"]))
     assert caught.value.evidence.hex() == case["evidence"]
-    assert bool(case["evidence"]) == bool(case["blamed"])
+    verdict = judge(bytes.fromhex(case["evidence"]), session.sent[Step.ANNOUNCE][""].body, session.members)
+    assert verdict.guilty == case["guilty"] == case["blamed"]
     assert caught.value.peer == case["frame"]["sender"]
     assert state.missing == missing
     for frame in session.sent[step].values():
@@ -75,6 +83,32 @@ def test_the_coordinator_does_not_count_it_and_goes_on(base: str, case: Json) ->
     following = state.close()
     if step == Step.UNMASK:
         session.keep(following.frame)
+
+
+@pytest.mark.parametrize(("base", "case"), cases("negative-evidence.json"))
+def test_a_judge_finds_guilty_whom_the_file_says_and_nobody_else(base: str, case: Json) -> None:
+    session, evidence = Replay(load(base)), bytes.fromhex(case["evidence"])
+    announce = session.sent[Step.ANNOUNCE][""].body
+    assert judge(evidence, announce, session.members).guilty == case["guilty"]
+    abort = replace(frame_of(case["abort"]), attachment=evidence)
+    assert judge(abort, announce, session.members).guilty == case["guilty_by_abort"]
+    # The accuser of one who is not guilty may be guilty of that, the accused never.
+    assert case["guilty"] in ("", "silo-1")
+    assert case["guilty_by_abort"] in ((case["guilty"],) if case["guilty"] else ("", "silo-0"))
+    later = announcement_of(session.session["announcement"] | {"attempt": 2}).encode()
+    assert judge(evidence, later, session.members).guilty == ""
+
+
+def test_evidence_of_every_kind_convicts_and_fails_to() -> None:
+    verdicts: dict[str, set[str]] = {}
+    for case in load("negative-evidence.json")["cases"]:
+        try:
+            kind = type(decode_exhibit(bytes.fromhex(case["evidence"]))).__name__
+        except WireError:
+            kind = "malformed"
+        verdicts.setdefault(kind, set()).add(case["guilty"])
+    convicting = ("WrongFrame", "Conflict", "Complaint", "WrongOpening", "WrongSecret")
+    assert verdicts == {kind: {"", "silo-1"} for kind in convicting} | {"Loose": {""}, "malformed": {""}}
 
 
 @pytest.mark.parametrize(("base", "case"), cases("negative-certificates.json"))

@@ -27,6 +27,8 @@ BODIES: dict[Step, Any] = {
     Step.UNMASK: Unmask,
 }
 LOW_ORDER = (1).to_bytes(32, "little")
+# 9, the base point, encoded as 9 + p.
+UNREDUCED = (2**255 - 19 + 9).to_bytes(32, "little")
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,23 @@ class Forger:
             ),
             ("of-another-session", self.changed(step, **self.binding(step)), "", "another session"),
         ]
+
+
+def keys_changes(forger: Forger) -> list[tuple[str, Json, str]]:
+    """R1 with keys that nobody accepts: name, changed fields, reason."""
+    body = forger.body(Step.KEYS, CULPRIT)
+    first, *rest = body.transport
+    return [
+        ("transport-key-of-low-order", {"transport": (LOW_ORDER, *rest)}, "low order"),
+        ("last-transport-key-of-low-order", {"transport": (*body.transport[:-1], LOW_ORDER)}, "low order"),
+        ("transport-key-unreduced", {"transport": (UNREDUCED, *rest)}, "malformed"),
+        ("mask-key-of-low-order", {"mask": LOW_ORDER}, "low order"),
+        ("mask-key-with-the-ignored-bit-set", {"mask": body.mask[:-1] + bytes([body.mask[-1] | 0x80])}, "malformed"),
+        ("one-key-for-two-uses", {"mask": first}, "two uses"),
+        ("one-key-for-two-peers", {"transport": (first, first, *rest[1:])}, "two uses"),
+        ("too-few-transport-keys", {"transport": tuple(rest)}, "transport keys in a cohort"),
+        ("too-many-transport-keys", {"transport": (*body.transport, UNREDUCED)}, "transport keys in a cohort"),
+    ]
 
 
 def swapped(frames: Sequence[Frame], new: Frame, place: str = CULPRIT) -> Frames:

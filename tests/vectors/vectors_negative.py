@@ -9,13 +9,13 @@ from typing import Any
 
 from vectors_mutations import (
     CULPRIT,
-    LOW_ORDER,
     OBSERVER,
     OTHER,
     Fault,
     Forger,
     dealt,
     flipped,
+    keys_changes,
     opened,
     publish,
     sums,
@@ -52,6 +52,7 @@ def relayed_faults(base: Replay, step: Step) -> Iterator[Fault]:
     yield Fault("twice", (*honest, twin), "", "two")
     yield Fault("two-different", (*honest, second), CULPRIT, "two")
     yield Fault("another-request-afterwards", without(honest, CULPRIT), "", "second, different", first=True)
+    yield Fault("two-different-afterwards", swapped(honest, second), CULPRIT, "two different messages", first=True)
     if step == Step.CONSISTENCY:
         yield Fault("too-few", honest[:3], "", "signers")
         return
@@ -68,13 +69,7 @@ def _part(base: Replay, step: Step, frame: Frame) -> bytes:
 def keys_faults(base: Replay) -> Iterator[Fault]:
     """R1."""
     forger, honest = Forger(base), base.relayed(Step.KEYS, OBSERVER)
-    body = forger.body(Step.KEYS, CULPRIT)
-    changes: list[tuple[str, Json, str]] = [
-        ("transport-key-of-low-order", {"transport": LOW_ORDER}, "low order"),
-        ("mask-key-of-low-order", {"mask": LOW_ORDER}, "low order"),
-        ("one-key-for-two-uses", {"mask": body.transport}, "one key"),
-    ]
-    for name, change, match in changes:
+    for name, change, match in keys_changes(forger):
         yield Fault(name, swapped(honest, forger.changed(Step.KEYS, **change)), CULPRIT, match)
     other = replace(forger.frame(Step.KEYS, CULPRIT), attachment=b"another proof")
     yield Fault("another-ledger-proof", swapped(honest, other), "", "ledger proof")
@@ -217,7 +212,7 @@ def server_faults(base: Replay) -> Iterator[tuple[Step, Fault]]:
         longer = replace(honest, attachment=honest.attachment + b"x")
         yield step, Fault("again-with-another-attachment", (longer,), "", "two ways", first=True)
         yield step, Fault("with-another-attachment", (longer,), "", ATTACHMENT[step])
-    for name, change, match in _keys_changes(forger):
+    for name, change, match in keys_changes(forger):
         yield Step.KEYS, Fault(name, (forger.changed(Step.KEYS, **change),), CULPRIT, match)
     shares = forger.body(Step.SHARES, CULPRIT)
     entry = Dealt(bytes(32), bytes(32), bytes(32))
@@ -236,11 +231,12 @@ def server_faults(base: Replay) -> Iterator[tuple[Step, Fault]]:
     )
     blank = hashlib.sha256(b"another").digest()
     vector = forger.frame(Step.MASKED, CULPRIT).attachment[:-8]
-    yield Step.MASKED, Fault("other-shares", (forger.changed(Step.MASKED, transcript=blank),), CULPRIT, "other shares")
+    # What a silo was shown only it and the coordinator know, so these two prove nothing to anybody else.
+    yield Step.MASKED, Fault("other-shares", (forger.changed(Step.MASKED, transcript=blank),), "", "other shares")
     short = forger.changed(Step.MASKED, vector, vector=hashlib.sha256(vector).digest())
     yield Step.MASKED, Fault("short-vector-signed", (short,), "", "masked vector")
-    for step in (Step.CONSISTENCY, Step.UNMASK):
-        yield step, Fault("another-agreement", (forger.changed(step, agreement=blank),), CULPRIT, "other survivors")
+    for step, blamed in ((Step.CONSISTENCY, ""), (Step.UNMASK, CULPRIT)):
+        yield step, Fault("another-agreement", (forger.changed(step, agreement=blank),), blamed, "other survivors")
     unmask = forger.body(Step.UNMASK, CULPRIT)
     good = unmask.openings[3]
     for name, openings in (
@@ -253,11 +249,3 @@ def server_faults(base: Replay) -> Iterator[tuple[Step, Fault]]:
         yield Step.UNMASK, Fault(name, (forger.changed(Step.UNMASK, openings=openings),), CULPRIT, "another share")
     fewer = forger.changed(Step.UNMASK, openings=unmask.openings[:-1])
     yield Step.UNMASK, Fault("too-few-openings", (fewer,), CULPRIT, "another set")
-
-
-def _keys_changes(forger: Forger) -> list[tuple[str, Json, str]]:
-    return [
-        ("transport-key-of-low-order", {"transport": LOW_ORDER}, "low order"),
-        ("mask-key-of-low-order", {"mask": LOW_ORDER}, "low order"),
-        ("one-key-for-two-uses", {"mask": forger.body(Step.KEYS, CULPRIT).transport}, "one key"),
-    ]

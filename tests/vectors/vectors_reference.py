@@ -1,8 +1,7 @@
 """The protocol a second time, written from docs/secagg.md and README.md alone: it imports nothing of this project.
 
-It makes every message of an honest session from a file's inputs (identities, announcement, vectors, entropy labels, and
-who sent which step). Where the packages and this disagree, one of them or the documents are wrong. Plain, slow, without
-checks: not an implementation to use.
+It makes every message of an honest session from a file's inputs. Where the packages and this disagree, one of them or
+the documents are wrong. Plain, slow, without checks: not an implementation to use.
 """
 
 from __future__ import annotations
@@ -114,7 +113,6 @@ class Session:
         self.who: Mapping[str, list[str]] = {
             step: [m["sender"] for m in session["messages"] if m["step"] == step] for step in SIGNED
         }
-        self.reasons = {m["sender"]: m for m in session["messages"] if m["step"] == "ABORT"}
         self.draw = {silo: entropy(entry["label"]) for silo, entry in session["entropy"].items()}
         self.messages: list[Json] = []
         self.values: Json = {}
@@ -148,17 +146,14 @@ class Session:
         self.send_keys()
         self.send_shares()
         self.send_masked()
-        if self.who["CONSISTENCY"]:
-            self.send_consistency()
-        if self.who["UNMASK"]:
-            self.send_unmask()
+        self.send_consistency()
+        self.send_unmask()
         if self.who["PUBLISH"]:
             self.publish()
         for silo in self.who["ABORT"]:
-            released = uint(silo in self.who["UNMASK"], 1)
             reason = b"the coordinator stopped"
-            body = self.announced + self.sid + name(silo) + released + uint(0, 4) + uint(len(reason), 4) + reason
-            self.send("ABORT", silo, body + sha(b""))
+            body = self.announced + self.sid + name(silo) + uint(silo in self.who["UNMASK"], 1)
+            self.send("ABORT", silo, body + uint(0, 4) + uint(len(reason), 4) + reason + sha(b""))
 
     def announce(self) -> None:
         f = self.fields
@@ -176,24 +171,29 @@ class Session:
 
     def send_keys(self) -> None:
         self.u1 = [silo for silo in self.cohort if silo in self.who["KEYS"]]
-        self.c, self.s, self.b = {}, {}, {}
-        bound = []
+        self.c: dict[tuple[str, str], bytes] = {}
+        self.s, self.b = {}, {}
+        leaves = []
         for silo in self.u1:
-            draw = self.draw[silo]
-            self.c[silo], self.s[silo], self.b[silo] = draw(32), draw(32), draw(32)
+            draw, peers = self.draw[silo], [peer for peer in self.cohort if peer != silo]
+            for peer in peers:
+                self.c[silo, peer] = draw(32)
+            self.s[silo], self.b[silo] = draw(32), draw(32)
             committed = digest("self mask seed commitment", self.announced, silo.encode(), self.b[silo])
             proof = bytes.fromhex(self.document["ledger_proofs"][silo])
-            body = self.announced + name(silo) + public_of(self.c[silo]) + public_of(self.s[silo]) + committed
-            body += sha(proof)
-            bound += [body, self.send("KEYS", silo, body, proof)]
-        self.sid = digest("session id", self.r0, *bound)
+            body = self.announced + name(silo) + uint(len(peers), 2)
+            body += b"".join(public_of(self.c[silo, peer]) for peer in peers)
+            body += public_of(self.s[silo]) + committed + sha(proof)
+            leaf = digest("keys leaf", body, self.send("KEYS", silo, body, proof))
+            leaves += [silo.encode(), leaf]
+        self.sid = digest("session id", self.announced, *leaves)
 
     def send_shares(self) -> None:
         self.u2 = [silo for silo in self.u1 if silo in self.who["SHARES"]]
         count, t = len(self.u1), self.fields["threshold"]
         self.dealt: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
         self.g: dict[str, bytes] = {}
-        bodies = []
+        leaves = []
         for silo in self.u2:
             draw = self.draw[silo]
             seeds, keys = shamir(self.b[silo], t, count, draw), shamir(self.s[silo], t, count, draw)
@@ -204,7 +204,7 @@ class Session:
                 self.dealt["b", silo, holder], self.dealt["s", silo, holder] = one, other
                 ciphertext = b""
                 if holder != silo:
-                    secret = agree(self.c[silo], public_of(self.c[holder]))
+                    secret = agree(self.c[silo, holder], public_of(self.c[holder, silo]))
                     key = self.key(secret, "TRANSPORT_KEY", "transport key", silo, holder)
                     bound = framed(label("transport associated data"), self.sid, silo.encode(), holder.encode())
                     ciphertext = ChaCha20Poly1305(key).encrypt(bytes(12), b"".join(one + other) + self.g[silo], bound)
@@ -215,9 +215,9 @@ class Session:
                 entries += digest("mask key share", *place, other[1], other[0])
             committed = digest("tag secret commitment", self.sid, silo.encode(), self.g[silo])
             body = self.sid + name(silo) + committed + uint(count, 2) + entries
-            bodies.append(body)
+            leaves += [silo.encode(), digest("shares leaf", body)]
             self.send("SHARES", silo, body, attachment)
-        self.transcript = digest("shares transcript", self.sid, *bodies)
+        self.transcript = digest("shares transcript", self.sid, *leaves)
         self.group = self.key(framed(*self.g.values()), "TAG_SECRET", "tag secret", self.transcript)
 
     def stream(self, kind: str, text: str, secret: bytes, *silos: str) -> tuple[Any, Any]:
@@ -269,8 +269,7 @@ class Session:
                 pair = (silo, other) if at < other_at else (other, silo)
                 mask = self.stream("PAIR_MASK", "pair mask", secret, *pair)
                 sign = 1 if at < other_at else -1
-                y32 = y32 + mask[0] if sign > 0 else y32 - mask[0]
-                y64 = y64 + mask[1] if sign > 0 else y64 - mask[1]
+                y32, y64 = (y32 + mask[0], y64 + mask[1]) if sign > 0 else (y32 - mask[0], y64 - mask[1])
             vector = y32.astype("<u4").tobytes() + y64.astype("<u8").tobytes()
             self.masked[silo] = sha(vector)
             self.send("MASKED", silo, self.sid + name(silo) + self.transcript + sha(vector), vector)

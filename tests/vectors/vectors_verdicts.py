@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from vectors_evidence import evidence_cases
 from vectors_mutations import CULPRIT, OBSERVER, Fault, Forger
 from vectors_negative import server_faults, silo_faults
 from vectors_replay import Frames, Json, Replay
@@ -16,6 +17,7 @@ from vectors_session import frame_json
 from secagg.aborts import abort_certificate_valid
 from secagg.bodies import Abort
 from secagg.errors import MisuseError, ProtocolViolation, Rejected
+from secagg.evidence import judge
 from secagg.wire import Frame, Step
 
 FORMAT = "feddrm secagg negative vectors 1"
@@ -46,7 +48,8 @@ def silo_case(base: Replay, step: Step, fault: Fault) -> Json:
         given(honest)
     except MisuseError:
         abort = state.abort(REASON, violation.peer, violation.evidence)
-        return case | {"outcome": "dead", "abort": frame_json(abort)}
+        guilty = judge(abort, base.sent[Step.ANNOUNCE][""].body, base.members).guilty
+        return case | {"outcome": "dead", "abort": frame_json(abort), "guilty": guilty}
     raise AssertionError(f"{fault.name}: the session lives")
 
 
@@ -88,6 +91,7 @@ def server_case(base: Replay, step: Step, fault: Fault) -> Json:
         "outcome": "not counted",
         "blamed": fault.blamed,
         "evidence": evidence.hex(),
+        "guilty": judge(evidence, base.sent[Step.ANNOUNCE][""].body, base.members).guilty,
     }
 
 
@@ -137,12 +141,13 @@ def certificate_case(base: Replay, name: str, frames: list[Frame], valid: bool) 
 
 
 def negative_documents(documents: dict[str, Json]) -> Iterator[tuple[str, Json]]:
-    """The three files, given the session files by name."""
+    """All negative files, given the session files by name."""
     base, retry = Replay(documents[BASE]), Replay(documents[RETRY])
     head = {"format": FORMAT, "base": f"{BASE}.json", "receiver": OBSERVER}
     cases = [silo_case(base, step, fault) for step, fault in silo_faults(base)]
     yield "negative-silo", head | {"cases": cases}
     cases = [server_case(base, step, fault) for step, fault in server_faults(base)]
     yield "negative-coordinator", head | {"receiver": "coordinator", "cases": cases}
+    yield "negative-evidence", head | {"receiver": "judge", "cases": evidence_cases(base, retry)}
     cases = [certificate_case(retry, *case) for case in certificates(retry)]
     yield "negative-certificates", {"format": FORMAT, "base": f"{RETRY}.json", "cases": cases}

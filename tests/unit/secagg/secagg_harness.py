@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from secagg import keys
 from secagg.client import join
 from secagg.errors import MisuseError, ProtocolViolation, Rejected
+from secagg.evidence import Verdict, judge
+from secagg.exhibits import Loose, decode_exhibit
 from secagg.server import open_session
 from secagg.session import Announcement
-from secagg.wire import Frame, Step, decode_frames
+from secagg.wire import Frame, Step
 
 STEPS = (Step.KEYS, Step.SHARES, Step.MASKED, Step.CONSISTENCY, Step.UNMASK)
 
@@ -180,7 +182,10 @@ class Session:
 
 
 def refused(session: Session, name: str, frames: tuple[Frame, ...], match: str, peer: str = "") -> ProtocolViolation:
-    """The silo refuses, and its session is dead: not even the honest request is answered any more."""
+    """The silo refuses, and its session is dead: not even the honest request is answered any more.
+
+    What it says about a silo convinces anybody, alone and in its abort; about the coordinator nothing is judged.
+    """
     honest = session.server.outgoing[name]
     state = session.clients[name]
     with pytest.raises(ProtocolViolation, match=match) as caught:
@@ -188,7 +193,25 @@ def refused(session: Session, name: str, frames: tuple[Frame, ...], match: str, 
     assert caught.value.peer == peer
     with pytest.raises(MisuseError, match="dead"):
         state.receive(honest)
+    assert verdict(session, caught.value.evidence).guilty == peer
+    last_word = state.abort(caught.value.reason, peer, caught.value.evidence)
+    assert (last_word.attachment == caught.value.evidence) or not peer
+    assert verdict(session, last_word).guilty == peer
     return caught.value
+
+
+def verdict(session: Session, exhibit: Frame | bytes) -> Verdict:
+    """What a third party says who knows R0 and the roster and nothing else."""
+    return judge(exhibit, session.announce.body, session.federation.members)
+
+
+def frames_in(evidence: bytes) -> list[Frame]:
+    """The frames that evidence holds."""
+    exhibit = decode_exhibit(evidence)
+    if isinstance(exhibit, Loose):
+        return list(exhibit.frames)
+    values = [getattr(exhibit, name) for name in exhibit.__slots__]
+    return [value for value in values if isinstance(value, Frame)]
 
 
 def without(frames: tuple[Frame, ...], *names: str) -> tuple[Frame, ...]:
@@ -204,11 +227,17 @@ def of(frames: tuple[Frame, ...], name: str) -> Frame:
 
 
 def rejected(session: Session, frame: Frame, match: str, *, evidence: tuple[Frame, ...] = ()) -> None:
+    """The coordinator does not count the frame; evidence, if any, convicts the sender and holds these frames."""
     missing = session.server.missing
     with pytest.raises(Rejected, match=match) as caught:
         session.server.receive(frame)
     assert caught.value.peer == frame.sender
-    assert decode_frames(caught.value.evidence) == tuple(item.without_attachment() for item in evidence)
+    if evidence:
+        assert verdict(session, caught.value.evidence).guilty == frame.sender
+        held = frames_in(caught.value.evidence)
+        assert all(item.without_attachment() in held for item in evidence)
+    else:
+        assert caught.value.evidence == b""
     assert session.server.missing == missing
 
 

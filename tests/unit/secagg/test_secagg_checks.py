@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from secagg_harness import Federation, of, stream, swap
 
-from secagg.bodies import Consistency, Masked, Shares
-from secagg.checks import agreement, ciphertext_hash, session_id, transcript
+from secagg.bodies import Consistency, Shares
+from secagg.checks import agreement, ciphertext_hash, dealt_by, roll_of, session_id, transcript
 from secagg.dealing import deal, receive_deal
 from secagg.errors import ProtocolViolation, WireError
 from secagg.keys import KeyPair, derive, sign
@@ -23,19 +23,24 @@ def test_the_sid_binds_r0_and_every_r1_with_its_signature_and_order(federation: 
     frames = list(federation.start().run(Step.KEYS).sent[Step.KEYS].values())
     resigned = replace(frames[0], signature=bytes(64))
     rebodied = replace(frames[0], body=b"other")
+    renamed = replace(frames[0], sender="other")
     values = {
-        session_id(b"r0", frames),
-        session_id(b"r0!", frames),
-        session_id(b"r0", frames[1:]),
-        session_id(b"r0", frames[::-1]),
-        session_id(b"r0", [resigned, *frames[1:]]),
-        session_id(b"r0", [rebodied, *frames[1:]]),
+        session_id(announced, roll_of(keys))
+        for announced, keys in (
+            (b"r0", frames),
+            (b"r0!", frames),
+            (b"r0", frames[1:]),
+            (b"r0", frames[::-1]),
+            (b"r0", [resigned, *frames[1:]]),
+            (b"r0", [rebodied, *frames[1:]]),
+            (b"r0", [renamed, *frames[1:]]),
+        )
     }
-    assert len(values) == 6
+    assert len(values) == 7
 
 
 def test_the_agreement_binds_every_part() -> None:
-    one, two = Masked(SID, "a", b"t" * 32, b"1" * 32), Masked(SID, "b", b"t" * 32, b"2" * 32)
+    one, two = ("a", b"1" * 32), ("b", b"2" * 32)
     base: dict[str, Any] = {
         "session": SID,
         "u1": ("a", "b", "c"),
@@ -50,8 +55,9 @@ def test_the_agreement_binds_every_part() -> None:
         {"u2": ("a", "b")},
         {"shares_transcript": b"u" * 32},
         {"masked": (one,)},
-        {"masked": (replace(one, sender="c"), two)},
-        {"masked": (replace(one, vector=b"3" * 32), two)},
+        {"masked": (("c", one[1]), two)},
+        {"masked": (("a", b"3" * 32), two)},
+        {"masked": (two, one)},
     ]
     assert len({agreement(**(base | change)) for change in changes}) == len(changes)
 
@@ -66,7 +72,7 @@ def test_two_r2_of_one_silo_shown_to_different_silos_stop_before_any_share(feder
     second = sign(
         Step.SHARES, "silo-4", forked.encode(), federation.identity["silo-4"], of(frames, "silo-4").attachment
     )
-    assert transcript(SID, [entry]) != transcript(SID, [second])
+    assert transcript(SID, dealt_by([entry])) != transcript(SID, dealt_by([second]))
     masked = []
     for name in federation.names[:4]:
         request = session.server.outgoing[name]

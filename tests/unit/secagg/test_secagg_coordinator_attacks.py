@@ -213,9 +213,8 @@ def test_keys_substituted_by_the_coordinators_are_refused(federation: Federation
     session = federation.start().run(Step.KEYS)
     frames = session.server.outgoing["silo-0"]
     mine = KeyPair.from_private(b"c" * 32)
-    body = replace(
-        Keys.decode(of(frames, "silo-1").body), transport=mine.public, mask=KeyPair.from_private(b"d" * 32).public
-    )
+    body = Keys.decode(of(frames, "silo-1").body)
+    body = replace(body, transport=(mine.public, *body.transport[1:]), mask=KeyPair.from_private(b"d" * 32).public)
     for signer in (federation.round_key, federation.identity["silo-2"]):
         fresh = federation.start().run(Step.KEYS)
         forged = keys.sign(Step.KEYS, "silo-1", body.encode(), signer, of(frames, "silo-1").attachment)

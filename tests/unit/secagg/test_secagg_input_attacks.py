@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from secagg_harness import Federation, at, rejected
+from secagg_harness import Federation, at, rejected, verdict
 
 from secagg import labels
 from secagg.bodies import Consistency, Masked, Opening, Shares, Unmask
@@ -39,7 +39,7 @@ def test_a_mask_under_other_shares_is_refused(federation: Federation) -> None:
     session = at(federation, Step.MASKED)
     frame = session.respond(Step.MASKED, "silo-1")
     bad = federation.sign("silo-1", replace(Masked.decode(frame.body), transcript=b"t" * 32), frame.attachment)
-    rejected(session, bad, "other shares", evidence=(bad,))
+    rejected(session, bad, "other shares")
 
 
 @pytest.mark.parametrize("value", [(1 << 20) + 1, -(1 << 20) - 1, 1 << 32, -(1 << 63)])
@@ -82,12 +82,12 @@ def test_another_agreement_and_stray_attachments_are_refused(federation: Federat
     frame = session.respond(Step.CONSISTENCY, "silo-1")
     rejected(session, replace(frame, attachment=b"x"), "attachment")
     bad = federation.sign("silo-1", replace(Consistency.decode(frame.body), agreement=b"z" * 32))
-    rejected(session, bad, "other survivors", evidence=(bad,))
+    rejected(session, bad, "other survivors")
     session = at(federation, Step.UNMASK)
     frame = session.respond(Step.UNMASK, "silo-1")
     rejected(session, replace(frame, attachment=b"x"), "attachment")
     bad = federation.sign("silo-1", replace(Unmask.decode(frame.body), agreement=b"z" * 32))
-    rejected(session, bad, "other survivors", evidence=(bad,))
+    rejected(session, bad, "other survivors", evidence=(bad, session.sent[Step.CONSISTENCY]["silo-1"]))
 
 
 def test_altered_shares_are_blamed_by_name_and_the_others_suffice(federation: Federation) -> None:
@@ -145,6 +145,7 @@ def test_a_reconstructed_secret_that_does_not_match_blames_the_dealer(federation
     with pytest.raises(Failed, match="committed") as caught:
         session.server.close()
     assert caught.value.blamed == {"silo-1"}
+    assert verdict(session, caught.value.evidence["silo-1"]).guilty == "silo-1"
 
 
 def test_shares_of_no_common_polynomial_blame_the_dealer(federation: Federation) -> None:
@@ -175,3 +176,4 @@ def test_shares_of_no_common_polynomial_blame_the_dealer(federation: Federation)
     with pytest.raises(Failed, match="committed") as caught:
         session.server.close()
     assert caught.value.blamed == {"silo-1"}
+    assert verdict(session, caught.value.evidence["silo-1"]).guilty == "silo-1"

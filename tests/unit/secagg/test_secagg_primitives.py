@@ -215,5 +215,5 @@ def test_sample_counts_do_not_travel_beside_masked_vectors() -> None:
     for name, frame in session.sent[Step.MASKED].items():
         assert len(frame.attachment) == session.announcement.vector_size
         assert len(frame.body) == 32 + 1 + len(name) + 32 + 32
-    assert {len(frame.body) for frame in session.sent[Step.KEYS].values()} == {5 * 32 + 1 + len("silo-0")}
+    assert {len(frame.body) for frame in session.sent[Step.KEYS].values()} == {32 + 7 + 2 + 7 * 32}
     assert Keys.decode(session.sent[Step.KEYS]["silo-0"].body).sender == "silo-0"

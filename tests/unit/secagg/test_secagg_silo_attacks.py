@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from secagg_harness import STEPS, Federation, at, of, refused, rejected, swap
+from secagg_harness import STEPS, Federation, at, frames_in, of, refused, rejected, swap
 
 from secagg.bodies import Dealt, Keys, Shares
 from secagg.dealing import CIPHERTEXT_SIZE
-from secagg.errors import Failed
-from secagg.wire import MAXIMUM_PROOF, Frame, Step, decode_frames
+from secagg.errors import Failed, WireError
+from secagg.keys import KeyPair, check_public
+from secagg.wire import MAXIMUM_PROOF, Frame, Step
 
 # Every encoding of a point of low order on Curve25519 (cr.yp.to/ecdh.html), and the same with the ignored top bit set.
 _P = 2**255 - 19
@@ -75,7 +77,7 @@ def test_two_differing_r1_in_one_request_blame_the_silo_with_both(federation: Fe
     _, second = federation.join("silo-1", session.announce, salt="again")
     frames = session.server.outgoing["silo-0"]
     caught = refused(session, "silo-0", (*frames, second), "two KEYS", peer="silo-1")
-    assert {frame.body for frame in decode_frames(caught.evidence)} == {of(frames, "silo-1").body, second.body}
+    assert {frame.body for frame in frames_in(caught.evidence)} == {of(frames, "silo-1").body, second.body}
 
 
 @pytest.mark.parametrize("step", STEPS[:4])
@@ -86,7 +88,7 @@ def test_what_a_silo_signed_wrongly_is_its_fault_also_when_it_is_relayed(federat
         frames = session.server.outgoing["silo-0"]
         bad = federation.sign_raw(signer, step, of(frames, "silo-1").body + extra)
         caught = refused(session, "silo-0", swap(frames, bad), match, peer=signer)
-        assert decode_frames(caught.evidence) == (bad,)
+        assert frames_in(caught.evidence) == [bad]
 
 
 # R1
@@ -97,21 +99,67 @@ def test_what_a_silo_signed_wrongly_is_its_fault_also_when_it_is_relayed(federat
 def test_low_order_keys_are_refused_by_coordinator_and_silos(federation: Federation, point: bytes, which: str) -> None:
     session = federation.start()
     frame = session.respond(Step.KEYS, "silo-1")
-    changes: Any = {which: point}
-    bad = federation.sign("silo-1", replace(Keys.decode(frame.body), **changes), frame.attachment)
+    body = Keys.decode(frame.body)
+    changes: Any = {"mask": point} if which == "mask" else {"transport": (*body.transport[:3], point)}
+    bad = federation.sign("silo-1", replace(body, **changes), frame.attachment)
     rejected(session, bad, "low order", evidence=(bad,))
     session = federation.start().run(Step.KEYS)
     frames = swap(session.server.outgoing["silo-0"], bad)
     caught = refused(session, "silo-0", frames, "low order", peer="silo-1")
-    assert decode_frames(caught.evidence) == (bad.without_attachment(),)
+    assert frames_in(caught.evidence) == [bad.without_attachment()]
+
+
+def test_low_order_points_are_all_and_only_these() -> None:
+    """The five u whose eightfold is no point: 0 and +-1 by their form, two more solve the doubling formula for 1."""
+    for point in range(7, 300):
+        with contextlib.suppress(WireError):
+            assert KeyPair.from_private(b"k" * 32).agree(point.to_bytes(32, "little"))
+            check_public(point.to_bytes(32, "little"))
+    for text in _ORDER_8:
+        u = int.from_bytes(bytes.fromhex(text), "little")
+        assert ((u * u - 1) ** 2 - 4 * u * (u * u + 486662 * u + 1)) % _P == 0
+    for point in LOW_ORDER:
+        with pytest.raises(WireError):
+            KeyPair.from_private(b"k" * 32).agree(point)
 
 
 def test_one_key_for_two_uses_is_refused(federation: Federation) -> None:
     session = federation.start()
     frame = session.respond(Step.KEYS, "silo-1")
     body = Keys.decode(frame.body)
-    bad = federation.sign("silo-1", replace(body, mask=body.transport), frame.attachment)
-    rejected(session, bad, "one key", evidence=(bad,))
+    for changed in (
+        replace(body, mask=body.transport[1]),
+        replace(body, transport=(*body.transport[:2], body.transport[0], body.transport[3])),
+    ):
+        bad = federation.sign("silo-1", changed, frame.attachment)
+        rejected(session, bad, "one key", evidence=(bad,))
+        victim = federation.start().run(Step.KEYS)
+        refused(victim, "silo-0", swap(victim.server.outgoing["silo-0"], bad), "one key", peer="silo-1")
+
+
+def test_one_key_in_two_encodings_is_refused(federation: Federation) -> None:
+    """X25519 ignores the top bit and reduces modulo p: equal keys must not look different."""
+    session = federation.start()
+    frame = session.respond(Step.KEYS, "silo-1")
+    body = Keys.decode(frame.body)
+    twin = body.mask[:31] + bytes([body.mask[31] | 0x80])
+    own = KeyPair.from_private(b"k" * 32)
+    assert own.agree(twin) == own.agree(body.mask)
+    for key in (twin, (_P + 9).to_bytes(32, "little")):
+        bad = federation.sign("silo-1", replace(body, transport=(*body.transport[:3], key)), frame.attachment)
+        rejected(session, bad, "malformed", evidence=(bad,))
+
+
+def test_another_number_of_transport_keys_than_peers_is_refused(federation: Federation) -> None:
+    session = federation.start()
+    frame = session.respond(Step.KEYS, "silo-1")
+    body = Keys.decode(frame.body)
+    more = (*body.transport, KeyPair.from_private(b"k" * 32).public)
+    for transport in ((), body.transport[:3], more):
+        bad = federation.sign("silo-1", replace(body, transport=transport), frame.attachment)
+        rejected(session, bad, "in a cohort of 5", evidence=(bad,))
+        victim = federation.start().run(Step.KEYS)
+        refused(victim, "silo-0", swap(victim.server.outgoing["silo-0"], bad), "in a cohort of 5", peer="silo-1")
 
 
 def test_a_ledger_proof_that_was_not_signed_or_is_too_large_is_refused(federation: Federation) -> None:
@@ -153,7 +201,7 @@ def test_garbage_that_a_silo_signed_blames_that_silo(
     victim = of(frames, "silo-1")
     bad = redeal(federation, victim, 0, garbage(victim.attachment))
     caught = refused(session, "silo-0", swap(frames, bad), match, peer="silo-1")
-    assert decode_frames(caught.evidence) == (bad.without_attachment(),)
+    assert bad.without_attachment() in frames_in(caught.evidence)
 
 
 def test_a_ciphertext_meant_for_another_silo_or_session_does_not_open(federation: Federation) -> None:
