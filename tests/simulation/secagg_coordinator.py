@@ -56,7 +56,7 @@ class Run:
             self.state.receive(frame)
         except Rejected as error:
             # A forked coordinator may think that a silo signed something odd; an honest one never.
-            if error.evidence and not self.world.weather.forks:
+            if error.evidence and not self.world.weather.hostile:
                 raise AssertionError("an honest silo was blamed") from error
             return
         self.log.append(frame)
@@ -113,7 +113,8 @@ class Coordinator:
         self.attempt += 1
         self.aborting = False
         quorum, names = world.announcement.quorum, world.names
-        count = world.random.randint(quorum, len(names)) if self.attempt > 1 else len(names)
+        fewer = world.random.random() < 0.4 and world.weather.stops
+        count = world.random.randint(quorum, len(names)) if fewer else len(names)
         chosen = set(world.random.sample(names, count))
         cohort = tuple(name for name in names if name in chosen)
         nonce = world.random.randbytes(32)
@@ -146,7 +147,11 @@ class Coordinator:
         if run.published is not None:
             self.world.oracle.left_sum(run.announcement, run.published)
             self.published |= run.announcement.round == self.round
-        self.send(run)
+        latest = run.announced == self.announced[-1] and not self.aborting and not self.over
+        if latest and run.state.step == Step.UNMASK and self.world.random.random() < self.world.weather.betray:
+            self.betray(run)
+        else:
+            self.send(run)
 
     def deadline(self) -> None:
         """Time passes: steps that are ready are closed, others are asked again or given up."""
@@ -173,7 +178,11 @@ class Coordinator:
             self.runs.append(self.world.random.choice(self.runs).fork())
 
     def crash(self) -> None:
-        """The process dies; what is durable is what was announced. A machine that runs twice keeps the other."""
+        """The process dies; what is durable is what was announced. A machine that runs twice keeps the other, and dies
+        mostly when two sums could come of it: after R3."""
+        late = [run for run in self.runs if run.published is None and run.state.step >= Step.CONSISTENCY]
+        if self.world.weather.hostile and not late and self.world.random.random() < 0.8:
+            return
         for run in self.runs:
             self.world.outcomes[f"coordinator crashed at {run.state.step.name}"] += run.published is None
         self.stop()
@@ -182,18 +191,42 @@ class Coordinator:
         if self.over:
             return
         self.aborting = True
-        self.runs = [run for run in self.runs if self.world.weather.forks and self.world.random.random() < 0.7][-3:]
-        for name in self.world.names:
+        self.runs = [run for run in self.runs if self.world.weather.hostile and self.world.random.random() < 0.7][-3:]
+        for name in self.witnesses():
             self.world.send(Message(name, Step.ABORT, self.announced[-1]))
+
+    def betray(self, run: Run) -> None:
+        """The attack on certificates: have this sum opened, by those who are not asked to abort, and another one."""
+        self.aborting = True
+        witnesses = self.witnesses()
+        patient = self.world.random.random() < 0.5
+        for message in run.requests():
+            if patient or message.to not in witnesses or message.to in self.world.oracle.liars:
+                self.world.send(message)
+        for name in self.world.names if patient else witnesses:
+            self.world.send(Message(name, Step.ABORT, run.announced))
+
+    def witnesses(self) -> tuple[str, ...]:
+        """Whom to ask for aborts: everybody; or if it means ill, just as many as are needed, those who lie first."""
+        names, liars = self.world.names, self.world.oracle.liars
+        if not self.world.weather.hostile or self.world.random.random() < 0.3:
+            return names
+        a = Announcement.decode(self.world.bodies[self.announced[-1]])
+        needed = len(a.cohort) - a.threshold + a.colluders + 1
+        shuffled = self.world.random.sample(a.cohort, len(a.cohort))
+        return tuple(sorted(shuffled, key=lambda name: name not in liars)[:needed])
 
     def conclude(self) -> None:
         """Try again if the last session is provably dead; else ask again, or give the round up."""
         world = self.world
         latest = self.announced[-1]
-        frames = tuple(self.aborts.get(latest, {}).values())
+        # Everything that was ever signed: what is of another attempt must not count.
+        frames = tuple(frame for signed in self.aborts.values() for frame in signed.values())
         try:
             abort_certificate_valid(frames, announce_body=world.bodies[latest], members=world.members)
         except ProtocolViolation:
+            if world.network and world.random.random() < 0.8:
+                return
             if world.random.random() < 0.4:
                 self.attempt = ATTEMPTS + 1
                 world.outcomes["lost"] += 1
@@ -204,6 +237,6 @@ class Coordinator:
             self.attempt += 1
             world.outcomes["gave up"] += 1
             return
-        self.certificate += frames
+        self.certificate = frames
         world.outcomes["retried"] += 1
         self.start()

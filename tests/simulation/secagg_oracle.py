@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secagg import labels
-from secagg.bodies import Opening, Publish, Shares, Unmask
+from secagg.bodies import Abort, Opening, Publish, Shares, Unmask
 from secagg.dealing import opens
 from secagg.server import Published
 from secagg.session import Announcement
@@ -28,6 +28,8 @@ class Oracle:
     dealt: dict[tuple[bytes, str], Shares] = field(default_factory=dict)
     masked: set[tuple[bytes, str]] = field(default_factory=set)
     unmasked: dict[tuple[bytes, str], bytes] = field(default_factory=dict)
+    agreed: dict[bytes, tuple[str, ...]] = field(default_factory=dict)
+    never: set[tuple[bytes, str]] = field(default_factory=set)
     holders: dict[tuple[bytes, str, bytes], set[str]] = field(default_factory=lambda: defaultdict(set))
     exposed: dict[tuple[int, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
     sums: dict[int, dict[tuple[bytes, bytes], Published]] = field(default_factory=lambda: defaultdict(dict))
@@ -41,6 +43,12 @@ class Oracle:
         """An R3 left a silo."""
         self.masked.add((session, silo))
 
+    def left_abort(self, frame: Frame) -> None:
+        """An honest silo's last word left it."""
+        body = Abort.decode(frame.body)
+        if not body.released:
+            self.never.add((body.announcement, frame.sender))
+
     def left_unmask(
         self, announcement: Announcement, u1: tuple[str, ...], u2: tuple[str, ...], u3: tuple[str, ...], frame: Frame
     ) -> None:
@@ -48,6 +56,8 @@ class Oracle:
         body = Unmask.decode(frame.body)
         earlier = self.unmasked.setdefault((body.session, frame.sender), frame.body)
         assert earlier == frame.body, "two different R5 of one session"
+        assert (announcement.hash(), frame.sender) not in self.never, "released what it said that it never would"
+        assert self.agreed.setdefault(body.session, u3) == u3, "released shares for two survivor sets of one session"
         assert len(body.openings) == len(u2)
         for owner, opening in zip(u2, body.openings, strict=True):
             kind = self.kind(body.session, owner, frame.sender, u1, opening)

@@ -78,8 +78,8 @@ class Silo:
     def handle(self, message: Message) -> Frame | None:
         """The answer to a message; None when it is refused or ignored, or when the process dies before it answers."""
         if message.step == Step.ABORT:
-            return self.abort(message.announced)
-        if message.step == Step.ANNOUNCE:
+            frame = self.abort(message.announced)
+        elif message.step == Step.ANNOUNCE:
             frame = self.enter(message)
         else:
             memory = self.sessions.get(message.announced)
@@ -94,6 +94,8 @@ class Silo:
 
     def left(self, message: Message, frame: Frame) -> None:
         """Tell the oracle what is out of the house."""
+        if frame.step == Step.ABORT and not self.liar:
+            self.world.oracle.left_abort(frame)
         memory = self.sessions.get(message.announced)
         if memory is None:
             return
@@ -155,7 +157,7 @@ class Silo:
             return self.answer(message, memory, state)
         except ProtocolViolation as violation:
             # Nothing but a coordinator that runs twice makes an honest silo refuse, and then it is that one's fault.
-            if not self.world.weather.forks or violation.peer != COORDINATOR:
+            if not self.world.weather.hostile or violation.peer != COORDINATOR:
                 raise AssertionError("an honest peer was refused") from violation
             memory.dead = True
             self.world.outcomes["refused"] += 1

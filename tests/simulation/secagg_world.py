@@ -23,9 +23,13 @@ from secagg.wire import Frame
 
 @dataclass(frozen=True)
 class Weather:
-    """How often what goes wrong. `stops`: the coordinator may give a session up; `forks`: it may run twice, and up to c
-    silos lie in aborts; `spare`: no more silos crash than the quorum can spare; `patience`: how often the coordinator
-    asks again before it closes a step without the missing (who closes R4 with t signers has none to spare in R5)."""
+    """How often what goes wrong, of about a thousand operations.
+
+    `cut`: how likely the power goes between writing and sending. `stops`: the coordinator may give a session up.
+    `spare`: no more silos crash than the quorum can spare. `patience`: how often the coordinator asks again before it
+    closes a step without the missing (who closes R4 with t signers has none to spare in R5). `hostile`: it may run
+    twice, and up to c silos lie in aborts; `betray`: how likely it then goes after two sums of one vector.
+    """
 
     lose: int = 0
     duplicate: int = 80
@@ -36,21 +40,24 @@ class Weather:
     stops: bool = False
     spare: bool = False
     patience: int = 0
-
-    @property
-    def forks(self) -> bool:
-        return self.fork > 0
+    hostile: bool = False
+    betray: float = 0.0
 
 
-# Reordering and duplicates only: everything must be published and verified by everybody.
-CALM = Weather()
-# Loss, and as many crashed silos as the protocol promises to survive: everything must be published at once.
-FEW_FAULTS = Weather(lose=30, crash_silo=6, spare=True, patience=8)
-# Anything crashes at any time.
-ROUGH = Weather(lose=10, crash_silo=8, crash_coordinator=3, cut=0.01, stops=True)
-# And the coordinator runs twice from one past, with lying silos.
-SPLIT = Weather(lose=4, crash_silo=4, crash_coordinator=3, fork=12, cut=0.005, stops=True)
-WEATHERS = {"calm": CALM, "few faults": FEW_FAULTS, "rough": ROUGH, "split": SPLIT}
+WEATHERS = {
+    # Reordering and duplicates only: everything must be published and verified by everybody.
+    "calm": Weather(),
+    # Loss, and as many crashed silos as the protocol promises to survive: everything must be published at once.
+    "few faults": Weather(lose=30, crash_silo=6, spare=True, patience=8),
+    # Anything crashes at any time.
+    "rough": Weather(lose=10, crash_silo=8, crash_coordinator=5, cut=0.01, stops=True),
+    # And the coordinator runs twice from one past, with lying silos.
+    "split": Weather(
+        lose=4, crash_silo=4, crash_coordinator=3, fork=12, cut=0.005, stops=True, hostile=True, betray=0.3
+    ),
+    # A good network for a bad coordinator, which wants the certificate of a session that it then has opened.
+    "betrayal": Weather(duplicate=20, stops=True, hostile=True, betray=1.0),
+}
 
 
 def parameters(random: Random) -> tuple[int, int, int, int]:
@@ -68,7 +75,7 @@ class World:
     def __init__(self, seed: int, outcomes: Counter[str], weather: str = "") -> None:
         self.random = Random(seed)
         self.outcomes = outcomes
-        kind = weather or self.random.choices(list(WEATHERS), [1, 2, 4, 4])[0]
+        kind = weather or self.random.choices(list(WEATHERS), [1, 2, 4, 4, 2])[0]
         self.weather = WEATHERS[kind]
         size, threshold, colluders, minimum = parameters(self.random)
         self.rounds = self.random.randint(1, 3)
@@ -83,7 +90,8 @@ class World:
             layout=blank, words32=3, words64=1, value_bound=1 << 12, threshold=threshold, minimum_cohort=minimum,
             colluders=colluders, parameters=blank, deadline_ms=1, previous=blank, nonce=blank,
         )  # fmt: skip
-        liars = self.random.sample(self.names, self.random.randint(0, colluders)) if self.weather.forks else []
+        count = colluders if self.weather.hostile and self.random.random() < self.weather.betray + 0.3 else 0
+        liars = self.random.sample(self.names, count)
         self.spare = size - self.announcement.quorum if self.weather.spare else 1 << 30
         self.oracle = Oracle(self.names, frozenset(liars), outcomes)
         self.bodies: dict[bytes, bytes] = {}
@@ -130,7 +138,7 @@ class World:
             (self.lose, weather.lose),
             (self.duplicate, weather.duplicate),
             (self.crash_silo, weather.crash_silo),
-            (self.coordinator.deadline, 14 if weather.stops else 0),
+            (self.coordinator.deadline, 14 if weather.crash_coordinator else 0),
             (self.coordinator.crash, weather.crash_coordinator),
             (self.coordinator.fork, weather.fork),
             (self.coordinator.resend, 3),
@@ -159,7 +167,7 @@ class World:
         if not self.weather.stops:
             assert sorted(published) == list(range(1, self.rounds + 1)), "a sum that was promised is missing"
             assert self.coordinator.attempt == 1
-        if self.weather == CALM:
+        if self.weather == WEATHERS["calm"]:
             assert len(self.accepting) == self.rounds * len(self.names), "not everybody verified every sum"
             assert all(sums[0].survivors == self.names for sums in published.values())
 

@@ -1,6 +1,8 @@
 """A coordinator that decides by dice which frames each silo sees, and c silos that sign whatever helps it.
 
-Whatever it does, for no honest silo may it gather t shares of b and t shares of s: that would open a single vector.
+Whatever it does, for no honest silo may it gather t shares of b and t shares of s: that would open a single vector. And
+no honest silos may release shares for two survivor sets of a session: those for one would add up with those for
+another to a sum over fewer silos than any of them was shown.
 """
 
 from __future__ import annotations
@@ -108,10 +110,12 @@ class Hostile:
     def release(self, agreed: dict[str, Frame]) -> None:
         survivors: dict[str, frozenset[str]] = {}
         opened: dict[tuple[str, bool], set[str]] = defaultdict(set)
+        released: set[frozenset[str]] = set()
         for name, frame in agreed.items():
             survivors[name] = frozenset(self.states[name]._data.u3)
             value = Consistency.decode(frame.body)
-            frames = [f for f in agreed.values() if Consistency.decode(f.body).agreement == value.agreement]
+            signed = [f for f in agreed.values() if Consistency.decode(f.body).agreement == value.agreement]
+            frames = [f for f in signed if f.sender in survivors[name]]
             frames += [
                 sign(Step.CONSISTENCY, bad, replace(value, sender=bad).encode(), self.identity[bad])
                 for bad in self.bad & survivors[name]
@@ -121,10 +125,12 @@ class Hostile:
             if answer is None:
                 continue
             self.outcomes["released"] += 1
+            released.add(survivors[name])
             openings = Unmask.decode(answer[1].body).openings
             assert len(openings) == len(u2)
             for owner in u2:
                 opened[owner, owner in survivors[name]].add(name)
+        assert len(released) <= 1, "released shares for two survivor sets of one session"
         for owner in self.honest:
             both = [len(opened[owner, kind]) + self.colluders >= self.threshold for kind in (True, False)]
             assert not all(both), f"both masks of {owner} can be opened"

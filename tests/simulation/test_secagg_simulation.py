@@ -53,6 +53,14 @@ def test_what_the_protocol_survives_is_published_at_the_first_attempt(weather: s
     assert outcomes["published"] == outcomes["rounds"] >= 20
 
 
+def test_a_coordinator_that_wants_two_sums_of_one_vector_gets_one() -> None:
+    """It has a sum opened by those whom it does not ask to abort; liars help it to just the certificate needed."""
+    outcomes = run(range(40), "betrayal")
+    assert outcomes["worlds with liars"] > 30, outcomes
+    assert outcomes["published after a retry"] > 10, outcomes
+    assert outcomes["lost"] > 10, outcomes
+
+
 def test_random_interleavings() -> None:
     everywhere(run(range(1000, 1100)), 100)
 
