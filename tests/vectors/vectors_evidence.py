@@ -85,8 +85,10 @@ def complaints(court: Court) -> Iterator[Claim]:
     yield Claim("another-ciphertext-than-signed", replace(honest, ciphertext=garbage), NOBODY)
     yield Claim("another-private-key", replace(honest, private=court.private(OBSERVER, OTHER)), NOBODY)
     yield Claim("a-private-key-of-another-session", replace(honest, private=stranger), NOBODY)
-    yield Claim("an-r1-that-the-dealer-never-saw", replace(honest, accuser_keys=swapped, private=stranger), NOBODY)
+    yield Claim("an-r1-of-another-announcement", replace(honest, accuser_keys=swapped, private=stranger), NOBODY)
     late = forger.sign(Step.KEYS, OBSERVER, replace(own, transport=(swapped_key(court), *own.transport[1:])).encode())
+    unseen = replace(honest, accuser_keys=late, private=stranger)
+    yield Claim("a-second-r1-that-is-not-in-the-session", unseen, NOBODY)
     roll = roll_of([late, *court.base.relayed(Step.KEYS, OBSERVER)[1:]])
     yield Claim(
         "an-r1-exchanged-in-the-roll-too", replace(honest, accuser_keys=late, roll=roll, private=stranger), NOBODY
@@ -151,7 +153,10 @@ def openings(court: Court) -> Iterator[Claim]:
     yield Claim("too-few-openings", replace(proof, unmask=fewer, shares=fewer), CULPRIT)
     yield Claim("the-share-that-was-dealt", replace(proof, unmask=unmask), NOBODY)
     yield Claim("an-altered-share-under-other-survivors", replace(proof, masked=court.masked[:3]), NOBODY)
-    forked = forger.second(Step.SHARES, OTHER).without_attachment()
+    owner: Shares = forger.body(Step.SHARES, OTHER)
+    entry = replace(owner.dealt[1], seed_share=hashlib.sha256(b"another share").digest())
+    forged = replace(owner, dealt=(owner.dealt[0], entry, *owner.dealt[2:]))
+    forked = forger.sign(Step.SHARES, OTHER, forged.encode())
     yield Claim("against-an-r2-that-nobody-masked-under", replace(proof, unmask=unmask, shares=forked), NOBODY)
 
 

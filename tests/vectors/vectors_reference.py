@@ -293,9 +293,8 @@ class Session:
                 self.send("UNMASK", silo, body)
 
     def publish(self) -> None:
-        vectors = [self.words(silo) for silo in self.u3]
-        small = sum(one for one, _ in vectors).astype("<u4").tobytes()
-        large = sum(two for _, two in vectors).astype("<i8").tobytes()
-        total = small + large + b"".join(value.to_bytes(8, "little") for value in self.tag_sums)
+        small, large = (sum(words) for words in zip(*(self.words(silo) for silo in self.u3), strict=True))
+        total = small.astype("<u4").tobytes() + large.astype("<i8").tobytes()
+        total += b"".join(value.to_bytes(8, "little") for value in self.tag_sums)
         body = self.sid + self.agreement + sha(total) + names(self.u3) + names(list(self.signed))
         self.send("PUBLISH", "", body + b"".join(self.signed.values()), total)
