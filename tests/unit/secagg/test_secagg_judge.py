@@ -1,0 +1,143 @@
+"""The judge is total, and bound to its announcement and roster; the encoding of evidence."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from secagg_harness import Federation, verdict
+from secagg_proofs import (
+    convictions,
+    opening_fault,
+)
+
+from secagg import labels
+from secagg.bodies import Opening
+from secagg.errors import WireError
+from secagg.evidence import judge
+from secagg.exhibits import (
+    Complaint,
+    Conflict,
+    Exhibit,
+    Loose,
+    WrongFrame,
+    WrongOpening,
+    WrongSecret,
+    decode_exhibit,
+    encode_exhibit,
+    is_exhibit,
+    loose,
+)
+from secagg.session import Announcement
+from secagg.wire import MAXIMUM_EVIDENCE, MAXIMUM_PROOF, MAXIMUM_SILOS, Frame, Step
+
+
+def test_evidence_holds_for_its_own_announcement_and_roster_only(federation: Federation) -> None:
+    session, evidence = opening_fault(federation)
+    body = session.announce.body
+    assert judge(evidence, body, federation.members).guilty == "silo-1"
+    assert judge(evidence, federation.announcement(attempt=2).encode(), federation.members).guilty == ""
+    assert judge(evidence, body + b"\0", federation.members).guilty == ""
+    assert judge(evidence, b"", federation.members).guilty == ""
+    assert judge(evidence, body, {}).guilty == ""
+    assert judge(evidence, body, dict.fromkeys(federation.members, b"")).guilty == ""
+    strangers = Federation(name="other").members
+    assert judge(evidence, body, strangers).guilty == ""
+
+
+def test_an_abort_says_nothing_where_its_evidence_is_none(federation: Federation) -> None:
+    session = federation.start().run(Step.SHARES)
+    for evidence in (b"", b'{"a ledger": "proof"}', loose([session.announce]), labels.EVIDENCE, b"\0" * 100):
+        frame = federation.start().run(Step.SHARES).clients["silo-0"].abort("broken", "silo-1", evidence)
+        assert verdict(session, frame).guilty == ""
+    for frame in (session.announce, session.sent[Step.KEYS]["silo-1"]):
+        assert verdict(session, frame).guilty == ""
+    other = federation.start(nonce=b"o" * 32).run(Step.SHARES).clients["silo-0"].abort("x")
+    assert "another announcement" in verdict(session, other).reason
+
+
+def test_there_is_a_proof_of_every_kind() -> None:
+    kinds = {type(decode_exhibit(evidence)) for _, evidence, _ in convictions()}
+    assert kinds == {WrongFrame, Conflict, Complaint, WrongOpening, WrongSecret}
+    for body, evidence, guilty in convictions():
+        assert judge(evidence, body, Federation().members).guilty == guilty
+
+
+@given(st.sampled_from(range(5)), st.integers(0), st.integers(1, 255), st.sampled_from(["flip", "cut", "insert"]))
+def test_changed_proofs_convict_nobody_else(kind: int, position: int, change: int, how: str) -> None:
+    body, evidence, guilty = convictions()[kind]
+    at_byte = position % len(evidence)
+    changed = bytearray(evidence)
+    if how == "flip":
+        changed[at_byte] ^= change
+    elif how == "cut":
+        del changed[at_byte]
+    else:
+        changed.insert(at_byte, change)
+    assert judge(bytes(changed), body, Federation().members).guilty in ("", guilty)
+
+
+@given(st.integers(0, 7), st.binary(max_size=400), st.binary(max_size=100))
+def test_the_judge_raises_nothing(kind: int, data: bytes, body: bytes) -> None:
+    for evidence in (data, labels.EVIDENCE + bytes([kind]) + data):
+        for announce in (body, Federation().announcement().encode()):
+            assert judge(evidence, announce, Federation().members).guilty == ""
+
+
+# The encoding.
+
+names = st.sampled_from([f"silo-{index}" for index in range(9)])
+hashes = st.binary(min_size=32, max_size=32)
+frames = st.builds(
+    Frame, st.sampled_from(list(Step)), names, st.binary(max_size=40), st.binary(min_size=64, max_size=64)
+)
+rolls = st.lists(st.tuples(names, hashes), unique_by=lambda entry: entry[0], max_size=4).map(tuple)
+openings = st.builds(Opening, st.binary(min_size=66, max_size=66), hashes)
+exhibits: st.SearchStrategy[Exhibit] = st.one_of(
+    st.builds(Loose, st.lists(frames, max_size=3).map(tuple)),
+    st.builds(WrongFrame, frames, rolls),
+    st.builds(Conflict, frames, frames, rolls),
+    st.builds(Complaint, frames, frames, frames, rolls, st.binary(max_size=1024), hashes),
+    st.builds(WrongOpening, frames, frames, rolls, rolls, rolls),
+    st.builds(
+        WrongSecret,
+        frames,
+        frames,
+        rolls,
+        st.booleans(),
+        st.lists(st.tuples(names, openings), unique_by=lambda entry: entry[0], max_size=4).map(tuple),
+    ),
+)
+
+
+@given(exhibits)
+def test_evidence_round_trips_and_every_cut_or_addition_is_refused(exhibit: Exhibit) -> None:
+    data = encode_exhibit(exhibit)
+    assert is_exhibit(data)
+    assert decode_exhibit(data) == exhibit
+    for bad in (data + b"\0", data[:-1], data[:5], b"", data[: len(labels.EVIDENCE)] + b"\x07" + data[26:]):
+        with pytest.raises(WireError):
+            decode_exhibit(bad)
+
+
+def test_oversized_evidence_is_refused() -> None:
+    with pytest.raises(WireError):
+        decode_exhibit(bytes(MAXIMUM_EVIDENCE + 1))
+
+
+def test_evidence_about_the_largest_session_travels_with_an_abort() -> None:
+    """100 silos of the longest names: the largest kind holds U1, U2 and U3, an R2 and an R5."""
+    people = [f"{index:032}" for index in range(MAXIMUM_SILOS)]
+    entries = tuple((name, bytes(32)) for name in people)
+    shares = Frame(Step.SHARES, people[0], bytes(32 + 33 + 32 + 2 + 96 * MAXIMUM_SILOS), bytes(64))
+    unmask = Frame(Step.UNMASK, people[0], bytes(32 + 33 + 32 + 2 + 98 * MAXIMUM_SILOS), bytes(64))
+    largest = encode_exhibit(WrongOpening(unmask, shares, entries, entries, entries))
+    assert len(largest) < min(MAXIMUM_PROOF, MAXIMUM_EVIDENCE) // 4
+    assert isinstance(decode_exhibit(largest), WrongOpening)
+
+
+def test_a_private_key_in_evidence_does_not_print() -> None:
+    exhibit = decode_exhibit(convictions()[2][1])
+    assert isinstance(exhibit, Complaint)
+    assert repr(exhibit.private) not in repr(exhibit)
+    assert Announcement.decode(convictions()[2][0]).cohort
