@@ -8,6 +8,7 @@ from aggregator.certify import certificate
 from aggregator.events import Journal
 from aggregator.gather import FOR_GOOD, bar
 from aggregator.job import Job, Room
+from aggregator.offences import punish
 from aggregator.outcomes import BACKOFF_MS, lose, note
 from aggregator.phases import Aborting, Gathering, Running
 from aggregator.session import Session
@@ -21,10 +22,7 @@ def break_session(job: Job, room: Room, phase: Running, reason: str, *, masked: 
     """Go on after a session that cannot produce a sum. `masked`: a member may have sent a masked input."""
     room.effects.append(Journal(f"round {phase.round} attempt {phase.attempt} broke: {reason}"))
     session = phase.session
-    for silo, why in sorted(session.offenders.items()):
-        # A restart forgives one fault, or a silo could spoil round after round under a new process each time.
-        job.offences[silo] = job.offences.get(silo, 0) + 1
-        note(room, bar(job, silo, session.boots[silo], why, lasting=job.offences[silo] > 1))
+    punish(job, room, session, broken=True)
     judge_accusations(job, room, session, phase.resting)
     if not masked:
         # Nobody was told whom to mask with, so nobody can have masked: no certificate is needed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aggregator.blobs import SUMS
 from aggregator.events import Journal, StoreBlob
 from aggregator.job import Job, Room
+from aggregator.offences import punish
 from aggregator.outcomes import begin_round, lose, note, tell
 from aggregator.phases import Acknowledging, Proposing, Running
 from feddrm.contract import labels
@@ -19,6 +20,7 @@ from secagg.server import Published
 def publish(job: Job, room: Room, phase: Running, published: Published) -> None:
     """Compute the next model, keep the sum, and tell the members of it."""
     plan, session = job.plan, phase.session
+    punish(job, room, session, broken=False)
     frame = published.frame
     count = len(published.survivors)
     model = apply(

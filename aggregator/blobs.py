@@ -20,8 +20,9 @@ SUMS: Final = "sums"
 MODELS: Final = "models"
 TRUNKS: Final = "trunks"
 HEADS: Final = "heads"
+EVIDENCE: Final = "evidence"
 _COMPLETE_UPLOADS: Final = 2
-_KINDS: Final = frozenset({SUMS, MODELS, TRUNKS, HEADS})
+_KINDS: Final = frozenset({SUMS, MODELS, TRUNKS, HEADS, EVIDENCE})
 
 
 def hash_of(data: bytes) -> bytes:

@@ -11,7 +11,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from aggregator import aborting, acknowledge, gather, outcomes, rounds
+from aggregator import aborting, acknowledge, gather, offences, outcomes, rounds
 from aggregator.blobs import hash_of
 from aggregator.events import (
     Detached,
@@ -258,6 +258,8 @@ class Coordinator:
                 pass
         if text:
             room.effects.append(Journal(text))
+        if isinstance(job.phase, Running | Aborting):
+            offences.keep_evidence(room, job.phase.session)
 
     def _hear(self, room: Room, silo: str, ready: Ready) -> None:
         presence = self.presences[silo]

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from feddrm.contract.codec import FRAME
 from feddrm.contract.messages import AbortRequest, CoordinatorEvent, StepFrames
 from secagg import server
 from secagg.aborts import read_abort
@@ -54,7 +55,8 @@ class Session:
     """One attempt. `boots` holds the agent process of each member when it was announced to.
 
     `outbox` is the last thing sent to each member, which a member that reconnects gets again. `gone` holds those that
-    are not waited for, and why: another boot (its keys are gone), an abort, an offence.
+    are not waited for, and why: another boot (its keys are gone), an abort, an offence. `evidence` is what came with
+    offences and accusations and was not kept yet, each after the silo that it is about or from.
     """
 
     announcement: Announcement
@@ -68,6 +70,7 @@ class Session:
     offenders: dict[str, str] = field(default_factory=dict)
     aborts: dict[str, Frame] = field(default_factory=dict)
     said: dict[str, Abort] = field(default_factory=dict)
+    evidence: list[tuple[str, bytes]] = field(default_factory=list)
     keyed: frozenset[str] = frozenset()
     unmasked: set[str] = field(default_factory=set)
 
@@ -108,7 +111,7 @@ class Session:
         try:
             self.state.receive(frame)
         except Rejected as error:
-            return self._offend(silo, error.reason)
+            return self._offend(silo, error.reason, error.evidence)
         if frame.step == Step.UNMASK:
             self.unmasked.add(silo)
         return ""
@@ -123,6 +126,8 @@ class Session:
             return None
         if abort.announcement != self.start:
             return None
+        if frame.attachment and silo not in self.aborts:
+            self.evidence.append((silo, FRAME.encode(frame)))
         self.aborts[silo], self.said[silo] = frame, abort
         self.lose(silo, abort.reason)
         return abort
@@ -186,7 +191,9 @@ class Session:
         """U1, in cohort order; empty before R1 is closed."""
         return tuple(name for name in self.announcement.cohort if name in self.keyed)
 
-    def _offend(self, silo: str, why: str) -> str:
+    def _offend(self, silo: str, why: str, evidence: bytes = b"") -> str:
+        if evidence and silo not in self.offenders:
+            self.evidence.append((silo, evidence))
         self.offenders.setdefault(silo, why)
         self.lose(silo, why)
         return f"{silo} {why}"
