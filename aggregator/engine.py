@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Self
 
@@ -121,20 +121,33 @@ class Engine:
             FeddrmError: an operator's order is refused; nothing was changed.
             StoppedError: an earlier event failed half-way.
         """
+        return self.submit_all((event,))
+
+    def submit_all(self, events: Sequence[Event]) -> tuple[Send, ...]:
+        """As `submit`, for events in this order, all made durable by one write.
+
+        Raises:
+            FeddrmError: as `submit`. So an order of an operator, which may be refused, must come alone.
+        """
         if self.failed:
             raise StoppedError("The coordinator stopped after an internal error; its log has the detail.")
         now = self._clock()
-        self.coordinator.admit(event, now)
-        attached = self._attach(event)
-        stamp = Stamp(now, self._entropy(32))
-        sequence = self.store.append(stamp, *eventlog.encode(event))
+        for event in events:
+            self.coordinator.admit(event, now)
+        stamps = [Stamp(now, self._entropy(32)) for _ in events]
+        numbers = self.store.append(
+            [(stamp, *eventlog.encode(event)) for stamp, event in zip(stamps, events, strict=True)]
+        )
         # A bug or a full disk between here and the end leaves a state that is neither old nor new: no event may build
         # on it. What is on disk is sound, so the process must end and start again from there.
         self.failed = True
-        sends = self._carry_out(sequence, stamp, self.coordinator.handle(attached, stamp))
-        self._checkpoint()
+        sends: list[Send] = []
+        for sequence, stamp, event in zip(numbers, stamps, events, strict=True):
+            effects = self.coordinator.handle(self._attach(event), stamp)
+            sends += self._carry_out(sequence, stamp, effects)
+            self._checkpoint()
         self.failed = False
-        return sends
+        return tuple(sends)
 
     def tick(self) -> tuple[Send, ...]:
         """Let a deadline that has passed take effect."""
@@ -168,13 +181,13 @@ class Engine:
     def _carry_out(self, sequence: int, stamp: Stamp, effects: tuple[Effect, ...]) -> tuple[Send, ...]:
         self._sequence = sequence
         self._events += 1
+        lines = [(line, effect.text) for line, effect in enumerate(effects) if isinstance(effect, Journal)]
+        self.store.note(sequence, stamp.now_ms, lines)
         sends = []
-        for line, effect in enumerate(effects):
+        for effect in effects:
             match effect:
                 case StoreBlob(kind, data):
                     self.store.blobs.put(kind, data)
-                case Journal(text):
-                    self.store.note(sequence, line, stamp.now_ms, text)
                 case PublishRelease(release):
                     self._serve(release)
                 case Send():

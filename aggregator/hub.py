@@ -1,6 +1,7 @@
 """The asyncio side of the coordinator: one worker thread for the engine, one queue for each control stream.
 
-Everything durable happens in the worker thread, so a slow disk or a large sum never stalls keepalives or queries.
+Everything durable happens in worker threads, so a slow disk or a large sum never stalls keepalives or queries. Events
+that come while the engine is busy are made durable together: one write to the disk for all of them.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from aggregator.engine import Engine
 from aggregator.events import Detached, Event, FromSilo, Send
 from aggregator.limits import RateLimit
+from feddrm.contract import codec
 from feddrm.contract.errors import MalformedError, NotAuthorisedError, UnreachableError
-from feddrm.contract.messages import Chunk, CoordinatorEvent, Ready, SiloEvent, UploadReceipt
+from feddrm.contract.messages import Chunk, CoordinatorEvent, Ready, SiloEvent, StepFrames, UploadReceipt
+from feddrm.transport.status import BusyError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -25,33 +30,59 @@ T = TypeVar("T")
 _FIRST_EVENT_SECONDS: Final = 20.0
 _QUEUE: Final = 1000
 _LONGEST_WAIT: Final = 3600.0
+_BATCH: Final = 256
+_FILE_WORKERS: Final = 8
+_UPLOADS_AT_ONCE: Final = 4
+_CHUNKS_A_CHECK: Final = 16
+_CHECK_SECONDS: Final = 5.0
+_CHUNK_SECONDS: Final = 60.0
+_RETRY_SECONDS: Final = 1.0
+# Events that are never refused (Coordinator.admit), so that they may share one write.
+_FACTS: Final = (FromSilo, Detached)
 
 
 class Stream:
-    """What is on its way to one silo. `failure` ends the stream with an error, None without."""
+    """What is on its way to one silo, as protobuf messages. `failure` ends the stream with an error, None without."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[CoordinatorEvent | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[Any] = asyncio.Queue()
         self._failure: BaseException | None = None
 
-    def put(self, event: CoordinatorEvent) -> None:
-        """Queue an event; a silo that does not read is cut off, and gets everything again when it comes back."""
+    def put(self, message: Any) -> None:
+        """Queue a message (None ends the stream). A silo that does not read is cut off, and gets everything again when
+        it comes back."""
         if self._queue.qsize() >= _QUEUE:
             self.close(UnreachableError("The silo does not read its control stream."))
         else:
-            self._queue.put_nowait(event)
+            self._queue.put_nowait(message)
 
     def close(self, failure: BaseException | None = None) -> None:
         """End the stream after what is queued already."""
         self._failure = self._failure or failure
         self._queue.put_nowait(None)
 
-    async def events(self) -> AsyncGenerator[CoordinatorEvent, None]:
+    async def messages(self) -> AsyncGenerator[Any, None]:
         """What to send, until the stream is closed."""
-        while (event := await self._queue.get()) is not None:
-            yield event
+        while (message := await self._queue.get()) is not None:
+            yield message
         if self._failure is not None:
             raise self._failure
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An event that the engine has not seen yet; `done` when it is durable, acted on and its messages are queued."""
+
+    event: Event
+    done: asyncio.Future[None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Acted:
+    """What acting on events led to: messages for silos in order, and how long until the next deadline (or None)."""
+
+    messages: tuple[tuple[str, Any], ...]
+    wait_ms: int | None
 
 
 class Hub:
@@ -60,16 +91,23 @@ class Hub:
     def __init__(self, engine: Engine) -> None:
         self._engine: Final = engine
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        # Chunks of several silos are written side by side, and beside what the engine does.
+        self._files = ThreadPoolExecutor(max_workers=_FILE_WORKERS, thread_name_prefix="files")
         self._order = asyncio.Lock()
+        self._waiting: list[_Waiting] = []
+        self._draining = False
         self._streams: dict[str, Stream] = {}
+        self._uploading: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+        self._due: float | None = None
         self._events = RateLimit(rate=50, burst=500, what="events")
         self._chunks = RateLimit(rate=500, burst=5000, what="chunks")
         self.failed = asyncio.Event()
 
     def start(self) -> None:
         """Begin to watch deadlines."""
+        self._due = time.monotonic()
         self._spawn(self._watch())
 
     def close_streams(self) -> None:
@@ -78,15 +116,20 @@ class Hub:
             stream.close()
 
     async def stop(self) -> None:
-        """Finish what the worker is doing. The engine's state is on disk already."""
+        """Finish what the workers are doing. The engine's state is on disk already."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._files.shutdown(wait=True)
         self._worker.shutdown(wait=True)
 
     async def run(self, work: Callable[[Engine], T]) -> T:
         """Run something on the engine in its thread."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, self._engine)
+
+    async def file(self, work: Callable[[], T]) -> T:
+        """Run something that reads or writes files, but not the engine's state, in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._files, work)
 
     async def submit(self, event: Event) -> None:
         """Make an event durable, act on it and queue what is to be sent.
@@ -94,24 +137,62 @@ class Hub:
         Raises:
             FeddrmError: an operator's order is refused.
         """
-        await self._act(lambda engine: engine.submit(event))
+        waiting = _Waiting(event, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if not self._draining:
+            self._draining = True
+            self._spawn(self._drain())
+        await waiting.done
 
-    async def _act(self, work: Callable[[Engine], tuple[Send, ...]]) -> None:
-        # The lock keeps what two events lead to in the order of the events, also on the way out.
+    async def _drain(self) -> None:
+        """Act on all that waits. A task of its own: whoever waits for an event may be cancelled, the others' go on."""
+        try:
+            while self._waiting:
+                batch = self._next()
+                events = tuple(waiting.event for waiting in batch)
+                problem: Exception | None = None
+                try:
+                    await self._deliver(lambda engine, events=events: engine.submit_all(events))  # type: ignore[misc]
+                except Exception as error:  # noqa: BLE001 - handed to those whose events these are
+                    problem = error
+                for waiting in batch:
+                    if waiting.done.done():
+                        continue
+                    if problem is None:
+                        waiting.done.set_result(None)
+                    else:
+                        waiting.done.set_exception(problem)
+        finally:
+            self._draining = False
+
+    def _next(self) -> list[_Waiting]:
+        """The events to act on at once: an order, which may be refused, alone, and of others all that wait."""
+        for count, waiting in enumerate(self._waiting):
+            if not isinstance(waiting.event, _FACTS):
+                batch = self._waiting[: max(count, 1)]
+                break
+        else:
+            batch = self._waiting[:_BATCH]
+        del self._waiting[: len(batch)]
+        return batch
+
+    async def _deliver(self, work: Callable[[Engine], tuple[Send, ...]]) -> None:
+        # The lock keeps what events lead to in the order of the events, also on the way out.
         async with self._order:
             try:
-                sends = await self.run(work)
+                acted = await self.run(lambda engine: _acted(engine, work(engine)))
             finally:
                 if self._engine.failed:
                     self.failed.set()
-            for send in sends:
-                stream = self._streams.get(send.silo)
+            for silo, message in acted.messages:
+                stream = self._streams.get(silo)
                 if stream is not None:
-                    stream.put(send.event)
+                    stream.put(message)
+            self._due = None if acted.wait_ms is None else time.monotonic() + acted.wait_ms / 1000
             self._changed.set()
 
-    async def attend(self, silo: str, events: AsyncIterator[SiloEvent]) -> AsyncGenerator[CoordinatorEvent, None]:
-        """One control stream: what the silo sends comes in as `events`, what it gets goes out.
+    async def attend(self, silo: str, events: AsyncIterator[SiloEvent]) -> AsyncGenerator[Any, None]:
+        """One control stream: what the silo sends comes in as `events`, what it gets goes out as protobuf messages.
 
         Raises:
             MalformedError: the first event is not Ready, or an event is malformed.
@@ -130,14 +211,24 @@ class Hub:
         reader = asyncio.create_task(self._read(silo, stream, first, events))
         reader.add_done_callback(lambda task: stream.close(None if task.cancelled() else task.exception()))
         try:
-            async with contextlib.aclosing(stream.events()) as outgoing:
-                async for event in outgoing:
-                    yield event
+            async with contextlib.aclosing(stream.messages()) as outgoing:
+                async for message in outgoing:
+                    yield message
         finally:
             reader.cancel()
             if self._streams.get(silo) is stream:
                 del self._streams[silo]
-                self._spawn(self.submit(Detached(silo)))
+                self._spawn(self._detach(silo))
+
+    async def _detach(self, silo: str) -> None:
+        while silo not in self._streams:
+            try:
+                await self.submit(Detached(silo))
+            except BusyError as error:
+                log.error("%s; trying again", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                return
 
     async def _read(self, silo: str, stream: Stream, first: Ready, events: AsyncIterator[SiloEvent]) -> None:
         await self.submit(FromSilo(silo, first))
@@ -153,24 +244,52 @@ class Hub:
         Raises:
             NotAuthorisedError: no masked input is expected of this silo now.
             MalformedError: a chunk does not fit.
+            UnreachableError: nothing came for too long; what is held stays.
+            BusyError: it sends too fast, or over too many streams at once, or the disk is full.
         """
-        blob, size = b"", 0
+        if self._uploading[silo] >= _UPLOADS_AT_ONCE:
+            raise BusyError(f"{silo} uploads over {_UPLOADS_AT_ONCE} streams already.")
+        self._uploading[silo] += 1
         try:
-            async for chunk in chunks:
-                self._chunks.charge(silo, 1, time.monotonic())
-                blob, size = chunk.blob, chunk.size
-                if await self.run(lambda engine, chunk=chunk: _add(engine, silo, chunk)):  # type: ignore[misc]
-                    break
+            return await self._upload(silo, chunks)
         finally:
-            if blob:
-                await self.run(lambda engine: engine.store.uploads.sync(silo, blob))
-        if not blob:
+            self._uploading[silo] -= 1
+
+    async def _upload(self, silo: str, chunks: AsyncIterator[Chunk]) -> UploadReceipt:
+        uploads = self._engine.store.uploads
+        last: Chunk | None = None
+        size = count = 0
+        checked = 0.0
+        try:
+            while (chunk := await _within(anext(chunks, None), _CHUNK_SECONDS)) is not None:
+                self._chunks.charge(silo, 1, time.monotonic())
+                if count % _CHUNKS_A_CHECK == 0 or time.monotonic() - checked > _CHECK_SECONDS:
+                    size = await self.run(lambda engine: _expected(engine, silo))
+                    checked = time.monotonic()
+                last, count = chunk, count + 1
+                if await self.file(lambda chunk=chunk, size=size: uploads.add(silo, chunk, size)):  # type: ignore[misc]
+                    return UploadReceipt(chunk.blob, chunk.size, True)
+        finally:
+            if last is not None:
+                blob = last.blob
+                await self.file(lambda: uploads.sync(silo, blob))
+        if last is None:
             raise MalformedError("An upload without a chunk.")
-        return await self.run(lambda engine: engine.store.uploads.held(silo, blob, size))
+        return await self.file(lambda: uploads.held(silo, blob, size))
 
     async def upload_status(self, silo: str, blob: bytes) -> UploadReceipt:
         """How much of a masked input is held. Errors as `upload`."""
-        return await self.run(lambda engine: engine.store.uploads.held(silo, blob, _expected(engine, silo)))
+        size = await self.run(lambda engine: _expected(engine, silo))
+        return await self.file(lambda: self._engine.store.uploads.held(silo, blob, size))
+
+    async def fetch(self, kind: str, blob: bytes, offset: int) -> AsyncGenerator[Chunk, None]:
+        """The chunks of a blob from `offset` on, read one by one as they are sent. Errors as Blobs.chunks."""
+        chunks = self._engine.store.blobs.chunks(kind, blob, offset)
+        try:
+            while (chunk := await self.file(lambda: next(chunks, None))) is not None:
+                yield chunk
+        finally:
+            chunks.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -185,16 +304,41 @@ class Hub:
     async def _watch(self) -> None:
         while True:
             self._changed.clear()
-            wait = await self.run(lambda engine: engine.wait_ms())
-            if wait is not None and wait <= 0:
-                await self._act(lambda engine: engine.tick())
+            wait = _LONGEST_WAIT if self._due is None else min(_LONGEST_WAIT, self._due - time.monotonic())
+            if wait <= 0:
+                try:
+                    await self._deliver(lambda engine: engine.tick())
+                except BusyError as error:
+                    log.error("%s; trying again", error)
+                    await asyncio.sleep(_RETRY_SECONDS)
                 continue
             # One millisecond more than asked: clocks of event loop and wall do not tick together.
-            seconds = _LONGEST_WAIT if wait is None else min(_LONGEST_WAIT, wait / 1000 + 0.001)
             # Not wait_for, which in Python 3.11 swallows a cancellation that meets the event (bpo-37658).
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(wait + 0.001):
                     await self._changed.wait()
+
+
+def _acted(engine: Engine, sends: tuple[Send, ...]) -> _Acted:
+    """Encode in the engine's thread; frames that many silos get are encoded once."""
+    encoded: dict[int, Any] = {}
+    messages = []
+    for send in sends:
+        key = _identity(send.event)
+        if key not in encoded:
+            try:
+                encoded[key] = codec.COORDINATOR_EVENT.to_wire(send.event)
+            except ValueError:
+                # A bug of ours: that silo's stream ends, and nobody else's.
+                log.exception("A message for %s cannot be encoded", send.silo)
+                encoded[key] = None
+        messages.append((send.silo, encoded[key]))
+    return _Acted(tuple(messages), engine.wait_ms())
+
+
+def _identity(event: CoordinatorEvent) -> int:
+    # All steps but R2 send the very same frames to everybody.
+    return id(event.frames) if isinstance(event, StepFrames) else id(event)
 
 
 def _expected(engine: Engine, silo: str) -> int:
@@ -204,8 +348,12 @@ def _expected(engine: Engine, silo: str) -> int:
     return size
 
 
-def _add(engine: Engine, silo: str, chunk: Chunk) -> bool:
-    return engine.store.uploads.add(silo, chunk, _expected(engine, silo))
+async def _within(work: Awaitable[T], seconds: float) -> T:
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError as error:
+        raise UnreachableError(f"Nothing came for {seconds:.0f} seconds.") from error
 
 
 async def _first(events: AsyncIterator[T]) -> T:

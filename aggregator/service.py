@@ -19,7 +19,6 @@ from aggregator.relay import Relays
 from aggregator.router import Serving
 from feddrm.contract import codec
 from feddrm.contract import messages as m
-from feddrm.contract.chunks import iter_chunks
 from feddrm.contract.errors import BudgetError, InputError
 from feddrm.contract.identity import Role
 from feddrm.contract.names import SiloId
@@ -120,8 +119,8 @@ class SiloService(silo_pb2_grpc.SiloServiceServicer):
         """The control stream."""
         events = _decoded(requests, codec.SILO_EVENT.from_wire)
         async with contextlib.aclosing(self._office.hub.attend(peer_of(context).name, events)) as outgoing:
-            async for event in outgoing:
-                yield codec.COORDINATOR_EVENT.to_wire(event)
+            async for message in outgoing:
+                yield message
 
     async def Upload(self, requests: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
         """A masked input."""
@@ -136,9 +135,9 @@ class SiloService(silo_pb2_grpc.SiloServiceServicer):
     async def Fetch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802, ARG002
         """A published sum. Masked inputs are kept elsewhere and never leave."""
         fetch = codec.FETCH.from_wire(request)
-        data = await self._office.hub.run(lambda engine: engine.store.blobs.get(SUMS, fetch.blob))
-        for chunk in iter_chunks(data, fetch.offset):
-            yield codec.CHUNK.to_wire(chunk)
+        async with contextlib.aclosing(self._office.hub.fetch(SUMS, fetch.blob, fetch.offset)) as chunks:
+            async for chunk in chunks:
+                yield codec.CHUNK.to_wire(chunk)
 
     async def Serve(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """The query relay."""
@@ -228,9 +227,9 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
     async def Fetch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802, ARG002
         """A released trunk. Heads are kept elsewhere and never leave."""
         fetch = codec.FETCH.from_wire(request)
-        data = await self._office.hub.run(lambda engine: engine.store.blobs.get(TRUNKS, fetch.blob))
-        for chunk in iter_chunks(data, fetch.offset):
-            yield codec.CHUNK.to_wire(chunk)
+        async with contextlib.aclosing(self._office.hub.fetch(TRUNKS, fetch.blob, fetch.offset)) as chunks:
+            async for chunk in chunks:
+                yield codec.CHUNK.to_wire(chunk)
 
     async def Route(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Silos' names for coarse embeddings."""

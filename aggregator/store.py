@@ -10,14 +10,17 @@ import fcntl
 import os
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, Self
 
-from aggregator.blobs import Blobs, Uploads
+from aggregator.blobs import Blobs
 from aggregator.events import Stamp
+from aggregator.uploads import Uploads
 from feddrm.contract.errors import AlreadyRunningError, InputError
+from feddrm.transport.status import BusyError
 
 _NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "lustre", "glusterfs", "gpfs", "9p", "fuse.sshfs"}
@@ -83,16 +86,26 @@ class Store:
         return cls(directory, lock, database)
 
     def close(self) -> None:
-        """Close the database and give the lock back."""
+        """Close the files and give the lock back."""
+        self.uploads.close()
         self._database.close()
         self._lock.close()
 
-    def append(self, stamp: Stamp, kind: str, body: bytes) -> int:
-        """Make an event durable; returns its sequence number."""
-        cursor = self._database.execute(
-            "INSERT INTO event (now_ms, seed, kind, body) VALUES (?, ?, ?, ?)", (stamp.now_ms, stamp.seed, kind, body)
-        )
-        return int(cursor.lastrowid or 0)
+    def append(self, entries: Sequence[tuple[Stamp, str, bytes]]) -> tuple[int, ...]:
+        """Make events (stamp, kind, body) durable, all or none of them; returns their sequence numbers, in order.
+
+        Raises:
+            BusyError: the disk refuses it; nothing was changed.
+        """
+        numbers = []
+        with self._transaction():
+            for stamp, kind, body in entries:
+                cursor = self._database.execute(
+                    "INSERT INTO event (now_ms, seed, kind, body) VALUES (?, ?, ?, ?)",
+                    (stamp.now_ms, stamp.seed, kind, body),
+                )
+                numbers.append(int(cursor.lastrowid or 0))
+        return tuple(numbers)
 
     def events(self, after: int) -> Iterator[Logged]:
         """Events with a sequence number above `after`, in order."""
@@ -103,14 +116,9 @@ class Store:
 
     def checkpoint(self, seq: int, state: bytes) -> None:
         """Replace the checkpoint by the state after event `seq`, and forget the events it stands for."""
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             self._database.execute("INSERT OR REPLACE INTO checkpoint (id, seq, state) VALUES (0, ?, ?)", (seq, state))
             self._database.execute("DELETE FROM event WHERE seq <= ?", (seq,))
-        except sqlite3.Error:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
 
     def latest_checkpoint(self) -> tuple[int, bytes] | None:
         """The newest checkpoint's sequence number and state."""
@@ -126,11 +134,37 @@ class Store:
         )
         return cursor.rowcount == 1
 
-    def note(self, seq: int, line: int, now_ms: int, text: str) -> None:
-        """Write a line of the journal. The same line of the same event is written once, also when it is replayed."""
-        self._database.execute(
-            "INSERT OR IGNORE INTO journal (seq, line, now_ms, text) VALUES (?, ?, ?, ?)", (seq, line, now_ms, text)
-        )
+    def note(self, seq: int, now_ms: int, lines: Sequence[tuple[int, str]]) -> None:
+        """Write lines (place, text) of the journal. The same line of the same event is written once.
+
+        They are durable with the next event or checkpoint only: until then the events that they follow from are in the
+        log, and a replay writes them again.
+        """
+        if not lines:
+            return
+        self._database.execute("PRAGMA synchronous=NORMAL")
+        try:
+            with self._transaction():
+                self._database.executemany(
+                    "INSERT OR IGNORE INTO journal (seq, line, now_ms, text) VALUES (?, ?, ?, ?)",
+                    [(seq, line, now_ms, text) for line, text in lines],
+                )
+        finally:
+            self._database.execute("PRAGMA synchronous=FULL")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            yield
+            self._database.execute("COMMIT")
+        except BaseException as error:
+            # A COMMIT that the disk refused may leave the transaction open or have ended it.
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError):
+                raise BusyError(f"{self.directory / 'state.sqlite'} cannot be written: {error}") from error
+            raise
 
 
 def read_journal(directory: Path, last: int) -> list[tuple[int, str]]:

@@ -263,7 +263,7 @@ class Agent:
         backoff = Backoff()
         while True:
             try:
-                await self._link.upload(effect.data)
+                await self._link.upload(effect.blob, effect.data)
             except UnreachableError as error:
                 logger.info("The upload was interrupted (%s); it resumes.", error.message)
                 await asyncio.sleep(backoff.next())

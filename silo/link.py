@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from feddrm.contract import codec
 from feddrm.contract.authority import Address
-from feddrm.contract.chunks import ChunkAssembler, blob_hash, iter_chunks
+from feddrm.contract.chunks import CHUNK_BYTES, ChunkAssembler, iter_chunks
 from feddrm.contract.errors import MalformedError, UnreachableError
 from feddrm.contract.identity import Credentials
 from feddrm.contract.messages import (
@@ -26,15 +26,25 @@ from feddrm.contract.messages import (
     SealedQuery,
     ServeEvent,
     SiloEvent,
-    UploadReceipt,
 )
 from feddrm.transport.client import make_channel, translated
 from feddrm.v1 import silo_pb2_grpc
 
+T = TypeVar("T")
 _SOFTWARE: Final = "feddrm-silo"
 _ASK_SECONDS: Final = 30.0
+_CHUNK_SECONDS: Final = 60.0
+_FETCH_ATTEMPTS: Final = 3
 _FIRST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 30.0
+
+
+async def _within(work: Awaitable[T], seconds: float, address: Address) -> T:
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError as error:
+        raise UnreachableError(f"Nothing came from {address} for {seconds:.0f} seconds.") from error
 
 
 @dataclass(slots=True)
@@ -103,53 +113,65 @@ class Link:
             async for message in self._stub.Attend(outgoing()):
                 receive(codec.COORDINATOR_EVENT.from_wire(message))
 
-    async def upload(self, data: bytes) -> None:
+    async def upload(self, blob: bytes, data: bytes) -> None:
         """Bring a blob to the coordinator, from where its durable copy ends.
+
+        Args:
+            blob: SHA-256 of `data`.
 
         Raises:
             UnreachableError: the connection broke; try again.
             NotAuthorisedError: the coordinator does not want this blob now.
         """
-        blob = blob_hash(data)
         with translated(self.address):
-            request = codec.FETCH.to_wire(Fetch(blob))
-            status = codec.UPLOAD_RECEIPT.from_wire(await self._stub.UploadStatus(request, timeout=_ASK_SECONDS))
-            receipt = status if status.complete else await self._send(data, status.held)
-        if receipt.blob != blob or not receipt.complete:
-            raise UnreachableError(f"{self.address} did not keep the whole upload.")
+            # A blob of one chunk is held whole or not at all, so there is nothing to ask.
+            held = 0 if len(data) <= CHUNK_BYTES else await self._held(blob, len(data))
+            if held < len(data):
+                await self._send(blob, data, held)
 
-    async def _send(self, data: bytes, held: int) -> UploadReceipt:
+    async def _held(self, blob: bytes, size: int) -> int:
+        request = codec.FETCH.to_wire(Fetch(blob))
+        receipt = codec.UPLOAD_RECEIPT.from_wire(await self._stub.UploadStatus(request, timeout=_ASK_SECONDS))
+        return size if receipt.complete else min(receipt.held, size)
+
+    async def _send(self, blob: bytes, data: bytes, held: int) -> None:
         async def chunks() -> AsyncIterator[Any]:
-            for chunk in iter_chunks(data, held):
+            for chunk in iter_chunks(data, held, blob=blob):
                 yield codec.CHUNK.to_wire(chunk)
 
-        return codec.UPLOAD_RECEIPT.from_wire(await self._stub.Upload(chunks()))
+        # No deadline: how long it may take is up to the session, and the coordinator ends it.
+        receipt = codec.UPLOAD_RECEIPT.from_wire(await self._stub.Upload(chunks()))
+        if receipt.blob != blob or not receipt.complete:
+            raise UnreachableError(f"{self.address} did not keep the whole upload.")
 
     async def fetch(self, blob: bytes, size: int) -> bytes:
         """A published sum, checked against its hash. A cut is resumed where it happened.
 
         Raises:
-            UnreachableError: the connection broke repeatedly.
+            UnreachableError: the connection broke and nothing more came, several times in a row.
             MalformedError: what came is not a blob of `size` bytes with that hash.
         """
-        assembler = ChunkAssembler(blob, limit=size, exact=True)
-        for attempt in range(3):
+        assembler, backoff, idle = ChunkAssembler(blob, limit=size, exact=True), Backoff(), 0
+        while not assembler.complete:
+            before = assembler.held
             try:
                 await self._receive(assembler)
+                if not assembler.complete:
+                    raise MalformedError("A published sum ended early.")
             except UnreachableError:
-                if attempt == 2:
+                idle = 0 if assembler.held > before else idle + 1
+                if idle == _FETCH_ATTEMPTS:
                     raise
-                await asyncio.sleep(_FIRST_WAIT)
-                continue
-            break
-        if not assembler.complete:
-            raise MalformedError("A published sum ended early.")
+                if not idle:
+                    backoff.reset()
+                await asyncio.sleep(backoff.next())
         return assembler.data()
 
     async def _receive(self, assembler: ChunkAssembler) -> None:
         with translated(self.address):
             request = codec.FETCH.to_wire(Fetch(assembler.blob, assembler.held))
-            async for message in self._stub.Fetch(request):
+            stream = aiter(self._stub.Fetch(request))
+            while (message := await _within(anext(stream, None), _CHUNK_SECONDS, self.address)) is not None:
                 assembler.add(codec.CHUNK.from_wire(message))
 
     async def serve(

@@ -7,6 +7,7 @@ once instead of a whole vector at the end; the name is checked over the whole be
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,15 +24,18 @@ def blob_hash(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def iter_chunks(data: bytes, offset: int = 0, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
+def iter_chunks(data: bytes, offset: int = 0, size: int = CHUNK_BYTES, *, blob: bytes | None = None) -> Iterator[Chunk]:
     """The chunks of a blob from `offset` on, in order; none if `offset` is its end.
+
+    Args:
+        blob: its SHA-256, where that is known already.
 
     Raises:
         MalformedError: `offset` lies outside the blob (a peer asked for it).
     """
     if not 0 <= offset <= len(data):
         raise MalformedError(f"Offset {offset} lies outside a blob of {len(data)} bytes.")
-    name = blob_hash(data)
+    name = blob_hash(data) if blob is None else blob
     for start in range(offset, len(data), size):
         part = data[start : start + size]
         yield Chunk(name, len(data), start, part, blob_hash(part))
@@ -55,7 +59,7 @@ class ChunkAssembler:
         self._path = path
         self._size: int | None = None
         self._hash = hashlib.sha256()
-        self._memory = bytearray()
+        self._memory = io.BytesIO()
         self._held = 0
         self._complete = False
         if path is not None:
@@ -133,7 +137,8 @@ class ChunkAssembler:
         if not self._complete:
             raise VerificationError("The blob is not complete yet.")
         if self._path is None:
-            return bytes(self._memory)
+            # The buffer's own bytes, no copy of them, as long as nobody else holds them.
+            return self._memory.getvalue()
         data = self._path.read_bytes()
         if blob_hash(data) != self.blob:
             raise VerificationError(f"{self._path} was changed after it had been received.")
@@ -141,7 +146,7 @@ class ChunkAssembler:
 
     def _write(self, data: bytes) -> None:
         if self._path is None:
-            self._memory += data
+            self._memory.write(data)
         else:
             with self._part(self._path).open("ab") as part:
                 part.write(data)
@@ -163,7 +168,7 @@ class ChunkAssembler:
     def discard(self) -> None:
         """Forget all that is held and start over."""
         self._hash = hashlib.sha256()
-        self._memory.clear()
+        self._memory = io.BytesIO()
         self._held = 0
         self._size = None
         self._complete = False

@@ -20,8 +20,9 @@ from feddrm.contract.names import SiloId
 from feddrm.contract.plan import MAXIMUM_SILOS
 from feddrm.contract.signed import MAXIMUM_BODY, MAXIMUM_SIGNATURES, Signature, Signed
 from feddrm.v1 import common_pb2, operator_pb2, query_pb2, silo_pb2
+from secagg.dealing import CIPHERTEXT_SIZE
 from secagg.wire import MAXIMUM_BODY as MAXIMUM_FRAME
-from secagg.wire import MAXIMUM_PROOF, Frame, Step
+from secagg.wire import MAXIMUM_EVIDENCE, MAXIMUM_PROOF, Frame, Step
 
 MAXIMUM_BLOB: Final = 1 << 34
 MAXIMUM_SEALED: Final = 2 << 20
@@ -59,10 +60,18 @@ SIGNED = Record(
 _SIGNED = One(SIGNED)
 
 
+# What may be attached to a frame of a step; vectors, of R3 and R6, travel in chunks only.
+_LARGEST_ATTACHMENT: Final = {
+    Step.KEYS: MAXIMUM_PROOF,
+    Step.SHARES: CIPHERTEXT_SIZE * (MAXIMUM_SILOS - 1),
+    Step.ABORT: MAXIMUM_EVIDENCE,
+}
+
+
 def _frame_sound(frame: Frame) -> str | None:
-    if frame.step in (Step.MASKED, Step.PUBLISH) and frame.attachment:
-        return "carries a vector, which travels in chunks only"
-    return None
+    largest = _LARGEST_ATTACHMENT.get(Step(frame.step), 0)
+    size = len(frame.attachment)
+    return f"of step {frame.step} carries {size} bytes where at most {largest} belong" if size > largest else None
 
 
 FRAME = Record(
@@ -72,7 +81,7 @@ FRAME = Record(
     sender=NameField(or_empty=True),
     body=Bytes(1, MAXIMUM_FRAME),
     signature=Bytes(64, 64),
-    attachment=Bytes(0, MAXIMUM_PROOF),
+    attachment=Bytes(0, max(_LARGEST_ATTACHMENT.values())),
     sound=_frame_sound,
 )
 _FRAMES = Many(FRAME, MAXIMUM_SILOS)

@@ -17,8 +17,9 @@ from privacy.accounting import MINIMUM_DELTA
 
 MAXIMUM_SILOS = 100
 _RING_LIMIT = 1 << 30
-# Every hospital holds 64 gradients of this length at once while it trains, and an auditor derives the first model.
-MAXIMUM_PARAMETERS = 1 << 24
+# Room for masked vectors of 128 MiB. Every hospital holds 64 gradients of this length at once while it trains (8 GiB at
+# the limit), and an auditor derives the first model.
+MAXIMUM_PARAMETERS = 1 << 25
 
 # The range that privacy.events accounts for.
 MAXIMUM_STEPS = 1_000_000

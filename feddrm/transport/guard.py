@@ -17,7 +17,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from feddrm.contract.errors import FeddrmError, MalformedError, NotAuthorisedError
-from feddrm.transport.peers import ROLE_OF_METHOD, Peer, peer_of
+from feddrm.transport.peers import ROLE_OF_METHOD, Peer, largest_request, peer_of
 from feddrm.transport.recorder import Direction, Recorder
 from feddrm.transport.status import ERROR_KEY, INTERNAL, status_of
 
@@ -100,6 +100,7 @@ class _Guarded:
     def __init__(self, guard: Guard, method: str, handler: Any) -> None:
         self._guard = guard
         self._method = method
+        self._largest = largest_request(method)
         self._parse = handler.request_deserializer
         self._serialise = handler.response_serializer
         self._behaviour = next(
@@ -127,6 +128,10 @@ class _Guarded:
         return await context.abort(status.code, status.sentence, ((ERROR_KEY, status.kind),))
 
     def _receive_one(self, peer: Peer, data: bytes) -> Any:
+        if len(data) > self._largest:
+            raise MalformedError(
+                f"A request to {self._method} of {len(data)} bytes, where {self._largest} are allowed."
+            )
         self._guard.record("received", self._method, peer, data)
         try:
             return self._parse(data)

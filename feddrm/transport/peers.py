@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from feddrm.contract.authority import certificate_hash, parse_certificate
+from feddrm.contract.chunks import CHUNK_BYTES
+from feddrm.contract.codec_records import MAXIMUM_MESSAGE
 from feddrm.contract.errors import MalformedError, NotAuthorisedError
 from feddrm.contract.identity import Role, Subject
 
@@ -23,6 +25,22 @@ _SERVICES: Final[Mapping[Role, tuple[str, tuple[str, ...]]]] = {
 ROLE_OF_METHOD: Final[Mapping[str, Role]] = {
     f"/feddrm.v1.{service}/{method}": role for role, (service, methods) in _SERVICES.items() for method in methods
 }
+
+
+# Requests of methods that carry little, in bytes: what is larger is refused before it is parsed. An event on a control
+# stream is a frame with its evidence, or a signed record, at most.
+_LARGEST: Final[Mapping[str, int]] = {
+    "/feddrm.v1.SiloService/Attend": 1 << 20,
+    "/feddrm.v1.SiloService/Upload": CHUNK_BYTES + 1024,
+    "/feddrm.v1.SiloService/UploadStatus": 1024,
+    "/feddrm.v1.SiloService/Fetch": 1024,
+    "/feddrm.v1.QueryService/Fetch": 1024,
+}
+
+
+def largest_request(method: str) -> int:
+    """The most bytes that one request message of a method may have."""
+    return _LARGEST.get(method, MAXIMUM_MESSAGE)
 
 
 @dataclass(frozen=True, slots=True)

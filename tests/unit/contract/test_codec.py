@@ -17,7 +17,8 @@ from feddrm.contract.errors import MalformedError
 from feddrm.contract.names import SiloId
 from feddrm.contract.signed import Signature, Signed
 from feddrm.v1 import common_pb2, operator_pb2, query_pb2, silo_pb2
-from secagg.wire import Frame, Step
+from secagg.dealing import CIPHERTEXT_SIZE
+from secagg.wire import MAXIMUM_EVIDENCE, MAXIMUM_PROOF, Frame, Step
 
 hashes = st.binary(min_size=32, max_size=32)
 hash_or_empty = hashes | st.just(b"")
@@ -37,13 +38,22 @@ signeds = st.builds(
         unique_by=lambda s: s.key,
     ).map(tuple),
 )
-frames = st.builds(
-    Frame,
-    st.sampled_from([s for s in Step if s not in (Step.MASKED, Step.PUBLISH)]).map(int),
-    names | st.just(""),
-    st.binary(min_size=1, max_size=60),
-    st.binary(min_size=64, max_size=64),
-    st.binary(max_size=60),
+ATTACHED = (Step.KEYS, Step.SHARES, Step.ABORT)
+
+
+def frames_of(steps: list[Step], attachments: st.SearchStrategy[bytes]) -> st.SearchStrategy[Frame]:
+    return st.builds(
+        Frame,
+        st.sampled_from(steps).map(int),
+        names | st.just(""),
+        st.binary(min_size=1, max_size=60),
+        st.binary(min_size=64, max_size=64),
+        attachments,
+    )
+
+
+frames = frames_of(list(ATTACHED), st.binary(max_size=60)) | frames_of(
+    [step for step in Step if step not in ATTACHED], st.just(b"")
 )
 frame_tuples = st.lists(frames, max_size=3).map(tuple)
 outcomes = st.builds(
@@ -302,7 +312,10 @@ REFUSED: list[tuple[Any, Any, dict[str, Any]]] = [
     (codec.FRAME, FRAME, {"body": bytes((64 << 10) + 1)}),
     (codec.FRAME, FRAME, {"signature": bytes(63)}),
     (codec.FRAME, FRAME, {"attachment": bytes((1 << 20) + 1)}),
-    (codec.FRAME, FRAME, {"step": int(Step.MASKED), "attachment": b"vector"}),
+    *((codec.FRAME, FRAME, {"step": int(s), "attachment": b"x"}) for s in Step if s not in ATTACHED),
+    (codec.FRAME, FRAME, {"step": int(Step.KEYS), "attachment": bytes(MAXIMUM_PROOF + 1)}),
+    (codec.FRAME, FRAME, {"step": int(Step.SHARES), "attachment": bytes(99 * CIPHERTEXT_SIZE + 1)}),
+    (codec.FRAME, FRAME, {"step": int(Step.ABORT), "attachment": bytes(MAXIMUM_EVIDENCE + 1)}),
     (codec.SIGNED, SIGNED, {"signatures": []}),
     (codec.SIGNED, SIGNED, {"signatures": [common_pb2.Signature(key=HASH, signature=bytes(64))] * 2}),
     (codec.SIGNED, SIGNED, {"body": bytes((8 << 20) + 1)}),
