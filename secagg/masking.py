@@ -14,7 +14,7 @@ from secagg.bodies import Masked, Shares
 from secagg.checks import Fault, Signed, ciphertext_hash, dealt_by, transcript
 from secagg.dealing import Held, receive_deal
 from secagg.errors import ProtocolViolation, WireError
-from secagg.exhibits import Complaint, encode_exhibit
+from secagg.exhibits import MAXIMUM_CIPHERTEXT, Complaint, encode_exhibit
 from secagg.keys import Entropy, KeyPair, sign
 from secagg.pairing import own_streams
 from secagg.session import TAGS, WORD64_BOUND
@@ -101,13 +101,17 @@ class AwaitingShares(RequestState[DealtData, "ReadyToMask"]):
                 held[name] = data.own
                 continue
             entry = signed.body.dealt[position]
-            if ciphertext_hash(attachments[name]) != entry.ciphertext:
-                raise ProtocolViolation(COORDINATOR, f"a share ciphertext other than {name} signed")
+            ciphertext = attachments[name]
+            # One too long for evidence would let its dealer escape; no honest coordinator relays it.
+            if len(ciphertext) > MAXIMUM_CIPHERTEXT or ciphertext_hash(ciphertext) != entry.ciphertext:
+                raise ProtocolViolation(
+                    COORDINATOR, f"a share ciphertext other than {name} signed, or too long for one"
+                )
             secret = keyed.transport_secrets[name]
             try:
-                held[name] = receive_deal(signed.body, entry, attachments[name], me=context.me, secret=secret)
+                held[name] = receive_deal(signed.body, entry, ciphertext, me=context.me, secret=secret)
             except WireError as error:
-                complaint = self._complaint(keyed, signed, attachments[name])
+                complaint = self._complaint(keyed, signed, ciphertext)
                 raise ProtocolViolation(name, f"dealt {error}", complaint) from error
         require_own(found, context, data.sent)
         require_quorum(found, context, Step.SHARES)

@@ -15,7 +15,7 @@ from secagg.bodies import Keys, Shares
 from secagg.checks import ciphertext_hash, roll_of
 from secagg.dealing import CIPHERTEXT_SIZE, receive_deal
 from secagg.errors import MisuseError, ProtocolViolation, WireError
-from secagg.exhibits import Complaint, decode_exhibit, encode_exhibit
+from secagg.exhibits import Complaint, WrongFrame, decode_exhibit, encode_exhibit
 from secagg.keys import KeyPair
 from secagg.wire import Frame, Step
 
@@ -102,6 +102,18 @@ def test_an_altered_ciphertext_reveals_nothing(federation: Federation, tamper: C
         session, ACCUSER, swap(frames, replace(honest, attachment=tamper(honest.attachment))), "other than"
     )
     assert not any(pair.private in caught.evidence for pair in joined.transport.values())
+
+
+def test_garbage_too_long_for_evidence_is_the_coordinators_fault(federation: Federation) -> None:
+    """The two together must not make a silo accuse without a proof; an honest coordinator refuses that R2."""
+    session = federation.start().run(Step.SHARES)
+    frames = session.server.outgoing[ACCUSER]
+    body = Shares.decode(of(frames, DEALER).body)
+    for size, peer in ((1024, DEALER), (1025, "")):
+        victim = federation.start().run(Step.SHARES)
+        entry = replace(body.dealt[0], ciphertext=ciphertext_hash(bytes(size)))
+        long = federation.sign(DEALER, replace(body, dealt=(entry, *body.dealt[1:])), bytes(size))
+        refused(victim, ACCUSER, swap(frames, long), "wrong length" if peer else "too long", peer=peer)
 
 
 def reachable(value: Any, seen: set[int]) -> list[bytes]:
@@ -239,6 +251,27 @@ def test_a_false_complaint_convicts_who_signed_it_and_nobody_else(federation: Fe
         assert verdict(session, frame).guilty == ACCUSER, name
         assert verdict(session, replace(frame, attachment=b"")).guilty == "", name
         assert verdict(session, replace(frame, sender="silo-3")).guilty == "", name
+
+
+def test_a_colluders_garbage_convicts_no_other_silo(federation: Federation) -> None:
+    """A real garbage R2 beside an honest silo's R1 and this pair's true key; and an R2 for nobody."""
+    session, true = complain(federation)
+    victim = session.sent[Step.KEYS]["silo-2"].without_attachment()
+    _, again = complain(federation, "silo-2")
+    joined = federation.start().run(Step.SHARES).clients[ACCUSER]._data.keyed.joined
+    claims = [
+        replace(true, dealer_keys=victim, private=joined.transport["silo-2"].private),
+        replace(true, dealer_keys=true.accuser_keys),
+        replace(true, accuser_keys=victim),
+        replace(again, accuser_keys=true.accuser_keys, private=true.private),
+        replace(true, accuser_keys=true.dealer_keys, private=bytes(32)),
+    ]
+    for claim in claims:
+        assert verdict(session, encode_exhibit(claim)).guilty in ("", DEALER)
+    assert verdict(session, encode_exhibit(claims[0])).guilty == ""
+    empty = federation.sign(DEALER, replace(Shares.decode(true.shares.body), dealt=()))
+    assert verdict(session, encode_exhibit(replace(true, shares=empty))).guilty == ""
+    assert verdict(session, encode_exhibit(WrongFrame(empty, true.roll))).guilty == DEALER
 
 
 def test_an_honest_silo_never_signs_an_accusation_that_does_not_hold(federation: Federation) -> None:

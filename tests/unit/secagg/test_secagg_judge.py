@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,10 +11,13 @@ from secagg_harness import Federation, verdict
 from secagg_proofs import (
     convictions,
     opening_fault,
+    roll,
+    whole,
 )
 
 from secagg import labels
-from secagg.bodies import Opening
+from secagg.bodies import Keys, Opening, Shares, Unmask
+from secagg.checks import agreement, roll_of, session_id, transcript
 from secagg.errors import WireError
 from secagg.evidence import judge
 from secagg.exhibits import (
@@ -82,6 +87,31 @@ def test_the_judge_raises_nothing(kind: int, data: bytes, body: bytes) -> None:
     for evidence in (data, labels.EVIDENCE + bytes([kind]) + data):
         for announce in (body, Federation().announcement().encode()):
             assert judge(evidence, announce, Federation().members).guilty == ""
+
+
+def test_what_colluders_sign_together_raises_nothing(federation: Federation) -> None:
+    """Consistent to the last hash, but of a silo outside U1, and of a dealer whose R1 has too few keys."""
+    session = whole(federation)
+    outsider = "silo-3"
+    u1 = tuple(entry for entry in roll(session) if entry[0] != outsider)
+    sid = session_id(session.announcement.hash(), u1)
+    names = [name for name, _ in u1]
+    value = agreement(sid, names, [], (), transcript(sid, ()))
+    unmask = federation.sign(outsider, Unmask(sid, outsider, value, ()))
+    claim = WrongOpening(unmask, unmask, u1, (), ())
+    assert "not a member" in verdict(session, encode_exhibit(claim)).reason
+    longer = federation.sign(outsider, Unmask(sid, outsider, value, (Opening(bytes(66), bytes(32)),)))
+    assert verdict(session, encode_exhibit(replace(claim, unmask=longer))).guilty == ""
+
+    keys = {name: frame.without_attachment() for name, frame in session.sent[Step.KEYS].items()}
+    for liar in ("silo-1", "silo-0"):
+        few = dict(keys)
+        few[liar] = federation.sign(liar, replace(Keys.decode(keys[liar].body), transport=()))
+        forked = roll_of(few.values())
+        body = Shares.decode(session.sent[Step.SHARES]["silo-1"].body)
+        shares = federation.sign("silo-1", replace(body, session=session_id(session.announcement.hash(), forked)))
+        complaint = Complaint(few["silo-1"], few["silo-0"], shares, forked, b"", bytes(32))
+        assert "0 transport keys" in verdict(session, encode_exhibit(complaint)).reason
 
 
 # The encoding.
