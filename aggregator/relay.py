@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from typing import Final
 
-from feddrm.contract.errors import BudgetError, MalformedError, NotAuthorisedError, UnreachableError
+from feddrm.contract.errors import BudgetError, MalformedError, UnreachableError
 from feddrm.contract.messages import Answer, AskReply, Capacity, SealedQuery, ServeEvent
-from feddrm.transport.status import BusyError
+from feddrm.transport.status import BusyError, SiloRefusedError, UnknownQuerierError
 
 ANSWER_SECONDS: Final = 30.0
 _FIRST_EVENT_SECONDS: Final = 20.0
@@ -114,7 +114,8 @@ class Relays:
             UnreachableError: the silo is not there, or does not answer in time.
             BusyError: too many wait for it already, or it is busy.
             BudgetError: the querier's budget at this silo is used up.
-            NotAuthorisedError: the silo refuses the query.
+            UnknownQuerierError: the silo does not list the querier.
+        SiloRefusedError: it refuses the query.
         """
         relay = self._relays.get(silo)
         if relay is None:
@@ -162,5 +163,7 @@ def _reply(silo: str, answer: Answer) -> AskReply:
             raise BusyError(f"{silo} is busy.")
         case "budget":
             raise BudgetError(f"The querier's budget at {silo} is used up.")
+        case "unknown-querier":
+            raise UnknownQuerierError(f"{silo} does not list the querier in the roster that it approved.")
         case _:
-            raise NotAuthorisedError(f"{silo} refuses the query.")
+            raise SiloRefusedError(f"{silo} refuses the query.")

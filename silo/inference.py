@@ -26,6 +26,8 @@ _DAY_MS: Final = 86_400_000
 
 # All that a refusal says; the reason is in the hospital's log.
 REFUSED: Final = "refused"
+# The coordinator knows which roster this silo has pinned, and the querier must know whom to call.
+UNKNOWN: Final = "unknown-querier"
 BUDGET: Final = "budget"
 BUSY: Final = "busy"
 
@@ -45,7 +47,7 @@ class Answerer:
     """Admits and answers queries; pure but for its durable replay cache.
 
     Args:
-        roster: the pinned one.
+        roster: the pinned one; a newer one may be put in its place.
         me: this silo's name.
         width_of: (release) -> number of features, or None when this silo cannot answer for that release.
         answers_per_day: budget of each querier, in records; its refused questions count, too.
@@ -65,7 +67,7 @@ class Answerer:
         capacity: int,
     ) -> None:
         self._answers = answers
-        self._roster = roster
+        self.roster = roster
         self._me = me
         self._signer = signer
         self._sealing = sealing
@@ -93,6 +95,12 @@ class Answerer:
         # One querier alone must not keep all others waiting.
         if len(self._working) >= self._capacity or mine >= max(1, self._capacity // 2):
             return Answer(query, refusal=BUSY), ""
+        if not any(member.name == event.querier for member in self.roster.queriers):
+            version = self.roster.version
+            return (
+                Answer(query, refusal=UNKNOWN),
+                f"the roster approved here (version {version}) does not list it; see feddrm-silo roster show",
+            )
         try:
             ticket, width, admitted = self._open(event, query, now_ms)
         except FeddrmError as error:
@@ -140,11 +148,11 @@ class Answerer:
         return ""
 
     def _open(self, event: SealedQuery, query: bytes, now_ms: int) -> tuple[Ticket, int, Admitted]:
-        self._roster.check_current(now_ms)
+        self.roster.check_current(now_ms)
         # NotAuthorisedError unless the *pinned* roster lists the querier, whatever the coordinator says.
-        querier = self._roster.find(event.querier, "querier")
+        querier = self.roster.find(event.querier, "querier")
         ticket = verify_ticket(
-            event.ticket, roster=self._roster, querier=querier.name, silo=self._me, release=None, now_ms=now_ms
+            event.ticket, roster=self.roster, querier=querier.name, silo=self._me, release=None, now_ms=now_ms
         )
         # Shorter than verify_ticket allows: a silo relies on no more than what an honest coordinator issues.
         if ticket.expires_ms - ticket.issued_ms > TICKET_LIFETIME_MS:
@@ -153,7 +161,7 @@ class Answerer:
         if width is None:
             raise NotAuthorisedError("This silo did not sign the release that the ticket names.")
         context = AskContext(
-            federation=self._roster.federation,
+            federation=self.roster.federation,
             querier=querier.name,
             silo=self._me,
             roster_version=ticket.roster_version,

@@ -10,13 +10,25 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from feddrm.contract.errors import FeddrmError, MalformedError, UnreachableError
+from feddrm.contract.errors import (
+    BudgetError,
+    FeddrmError,
+    MalformedError,
+    NotAuthorisedError,
+    UnreachableError,
+)
 from feddrm.contract.home import MemberHome
 from feddrm.contract.seal import AskContext, open_answer, seal_request
 from feddrm.query.coordinator import Coordinator
 from feddrm.query.model import QuerierModel
 from feddrm.query.route import Routed, batches, route_rows
-from feddrm.transport.client import BusyError, DisconnectedError
+from feddrm.transport.status import (
+    BusyError,
+    DisconnectedError,
+    ReleaseChangedError,
+    SiloRefusedError,
+    UnknownQuerierError,
+)
 
 _ROUTES_OF_ONE_ROW: Final = 3
 
@@ -90,15 +102,51 @@ class Asker:
         return await route_rows(self.coordinator, self.model, self.home, self.codes, rows, self.now_ms())
 
     async def _ask_row(self, routed: Routed) -> Answered:
-        """Ask about one row; a silo that went away after the route is given up for the next choice."""
+        """Ask about one row; a silo that went away after the route is given up for the next choice.
+
+        Raises:
+            FeddrmError: as the call's own, but it names the silo and says who can act.
+        """
         for _ in range(_ROUTES_OF_ONE_ROW - 1):
             try:
                 return await self._ask(routed)
-            except (BusyError, DisconnectedError):
-                raise
+            except (BusyError, DisconnectedError) as error:
+                raise self._named(error, routed) from error
             except UnreachableError:
                 (routed,) = await self._route([routed.row])
-        return await self._ask(routed)
+            except FeddrmError as error:
+                raise self._named(error, routed) from error
+        try:
+            return await self._ask(routed)
+        except FeddrmError as error:
+            raise self._named(error, routed) from error
+
+    def _named(self, error: FeddrmError, routed: Routed) -> FeddrmError:
+        """What a person can act on. The silo itself tells no more than a word; the route says which silo it was."""
+        silo, me = routed.silo.name, self.home.name
+        match error:
+            case UnknownQuerierError():
+                return NotAuthorisedError(
+                    f"{silo} does not know this querier yet: {me} is not in the roster that {silo} has approved.",
+                    remedy=f"The IT of {silo} must accept roster version {routed.roster_version}: feddrm-silo roster"
+                    " show, then roster accept.",
+                )
+            case SiloRefusedError():
+                return NotAuthorisedError(
+                    f"{silo} refuses the question.", remedy=f"The log of its agent says why; call the IT of {silo}."
+                )
+            case BudgetError():
+                return BudgetError(
+                    f"{silo} gives {me} no more answers today.",
+                    remedy=f"Ask again tomorrow (UTC), or call the IT of {silo}: answers_per_day in local/agent.toml.",
+                )
+            case BusyError():
+                return BusyError(f"{silo} is still busy.", remedy="Ask again later, or give it longer with --patience.")
+            case DisconnectedError() | ReleaseChangedError():
+                return error
+            case UnreachableError():
+                return UnreachableError(f"{silo} was not reached: {error.message}", remedy=error.remedy)
+        return error
 
     async def _ask(self, routed: Routed) -> Answered:
         silo = routed.silo

@@ -43,6 +43,14 @@ class NoReleaseError(UnreachableError):
     """No release is in service yet."""
 
 
+class UnknownQuerierError(NotAuthorisedError):
+    """The silo that is asked does not list the querier in the roster that it has approved."""
+
+
+class SiloRefusedError(NotAuthorisedError):
+    """The silo that is asked refuses the query; why stays in its log."""
+
+
 class ReleaseChangedError(InputError):
     """A query is about a release that is no longer in service."""
 
@@ -59,6 +67,8 @@ class Status:
 # The first class that fits wins, so subclasses stand before their bases.
 _KINDS: Final[tuple[tuple[type[FeddrmError], Status], ...]] = (
     (MalformedError, Status(Code.INVALID_ARGUMENT, "The message does not have the agreed form.", "malformed")),
+    (UnknownQuerierError, Status(Code.PERMISSION_DENIED, "The silo does not know this querier.", "unknown-querier")),
+    (SiloRefusedError, Status(Code.PERMISSION_DENIED, "The silo refuses the query.", "silo-refused")),
     (NotAuthorisedError, Status(Code.PERMISSION_DENIED, "Not authorised.", "not-authorised")),
     (BusyError, Status(Code.RESOURCE_EXHAUSTED, "Busy; ask again later.", "busy")),
     (NoReleaseError, Status(Code.UNAVAILABLE, "No release is in service yet; ask again later.", "no-release")),
@@ -121,7 +131,7 @@ _CLOSED: Final = (
 
 _STRANGER: Final = (
     "Either side may not have the newest roster: the operator runs `feddrm-aggregator roster publish`, every hospital "
-    "`feddrm-silo roster accept` and restarts its agent."
+    "`feddrm-silo roster accept`."
 )
 
 

@@ -17,7 +17,7 @@ from feddrm.contract.messages import Answer, SealedQuery
 from feddrm.contract.seal import AskContext, PendingAnswer, open_answer, query_hash, seal_request
 from feddrm.contract.tickets import TICKET_LIFETIME_MS, Ticket, issue_ticket, ticket_hash
 from silo.answers import Answers
-from silo.inference import BUDGET, BUSY, REFUSED, Admitted, Answerer
+from silo.inference import BUDGET, BUSY, REFUSED, UNKNOWN, Admitted, Answerer
 from silo.state import State
 
 RELEASE = bytes(range(32))
@@ -133,10 +133,21 @@ def test_forged_queriers_are_refused(bench: Bench) -> None:
     forged, _ = bench.ask(keys=MemberKeys.generate())
     stranger = replace(forged, querier="stranger")
     silo_as_querier, _ = bench.ask(keys=bench.trial.keys["beta"], querier="beta", ticket=bench.ticket(querier="beta"))
-    for event in (forged, stranger, replace(silo_as_querier, querier="beta")):
-        answer = bench.answer(event)
-        assert answer == Answer(event.query, refusal=REFUSED)
+    assert bench.answer(forged) == Answer(forged.query, refusal=REFUSED)
+    # The coordinator knows the roster that is pinned here; and the querier must know whom to call.
+    for event in (stranger, replace(silo_as_querier, querier="beta")):
+        assert bench.answer(event) == Answer(event.query, refusal=UNKNOWN)
     assert Answers(bench.state).answered("desk", NOW // DAY) == 0
+
+
+def test_a_querier_is_known_as_soon_as_a_roster_that_lists_it_is_approved(bench: Bench) -> None:
+    full = bench.answerer.roster
+    bench.answerer.roster = full.model_copy(update={"members": full.silos})
+    event, _ = bench.ask()
+    assert bench.answer(event) == Answer(event.query, refusal=UNKNOWN)
+    bench.answerer.roster = full
+    assert bench.answer(event).answer, "the refusal was not kept as the answer for ever, nor charged"
+    assert Answers(bench.state).answered("desk", NOW // DAY) == 1
 
 
 @pytest.mark.parametrize(
