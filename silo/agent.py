@@ -14,23 +14,20 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
 from feddrm.contract.announce import STAGE_TRAIN
 from feddrm.contract.errors import FeddrmError, UnreachableError
 from feddrm.contract.home import SiloHome
-from feddrm.contract.messages import CoordinatorEvent, Hello, SiloEvent
-from feddrm.contract.pin import Offer
+from feddrm.contract.messages import CoordinatorEvent, Hello, RosterOffer, SiloEvent
 from silo.boundary import survivable
 from silo.context import Context
 from silo.effects import (
     Connected,
-    DataLoaded,
-    DataRefused,
     Effect,
     Event,
     Fetched,
@@ -42,13 +39,14 @@ from silo.effects import (
     StopTraining,
     Train,
     Trained,
-    TrainingFailed,
     Upload,
     Uploaded,
 )
 from silo.link import Backoff, Link
 from silo.participant import Participant
 from silo.relay import Relay
+from silo.renewal import LOOK_SECONDS, Renewal
+from silo.worker import Worker
 
 logger = logging.getLogger("silo")
 
@@ -62,19 +60,6 @@ class Demo:
 
     keep: Path | None = None
     kill_at: int | None = None
-
-
-class Worker(Protocol):
-    """Reads records and trains on them, for `LoadData` and `Train`; `read` and `round` block, and run in one thread."""
-
-    def warm_up(self) -> None:
-        """Get ready for what may come."""
-
-    def read(self, effect: LoadData) -> DataLoaded | DataRefused:
-        """Read the records with the plan's schema."""
-
-    def round(self, effect: Train, stop: threading.Event) -> Trained | TrainingFailed:
-        """Train one round; `stop` ends it early."""
 
 
 class _Stopping(Exception):  # noqa: N818 - what happened, not a fault
@@ -92,12 +77,16 @@ class Agent:
     Args:
         member: the silo's verified directory.
         context: of the participant.
+        renewal: looks after what the hospital changes.
         worker: reads and trains (silo.workshop.Workshop).
-        relay: answers queries; None when the policy does not serve.
+        relay: answers queries; None when this machine has no capacity for them.
     """
 
-    def __init__(self, member: SiloHome, context: Context, worker: Worker, relay: Relay | None, demo: Demo) -> None:
+    def __init__(
+        self, member: SiloHome, context: Context, renewal: Renewal, worker: Worker, relay: Relay | None, demo: Demo
+    ) -> None:
         self._member = member
+        self._renewal = renewal
         self._context = context
         self._participant = Participant(context)
         self._worker = worker
@@ -129,6 +118,7 @@ class Agent:
                 self._perform(self._participant.start(now_ms()))
                 self._group.create_task(self._attend())
                 self._group.create_task(self._tick())
+                self._group.create_task(self._look_around())
                 if self._relay is not None:
                     self._group.create_task(self._relay.run(queries))
         except* _Stopping:
@@ -174,24 +164,41 @@ class Agent:
         skew = abs(hello.time_ms - now_ms())
         if skew > _CLOCK_TOLERANCE_MS:
             logger.warning("This machine's clock differs from the coordinator's by %d s.", skew // 1000)
-        try:
-            offer = self._member.pin.offer(hello.roster, now_ms())
-        except FeddrmError as error:
-            logger.warning("The coordinator's roster is refused: %s", error)
-            return
-        if offer is Offer.PENDING:
-            logger.warning(
-                "A new roster waits for approval: feddrm-silo roster show --dir %s. Restart the agent afterwards.",
-                self._member.directory,
-            )
+        self._renewal.offered(hello.roster)
 
     def _receive(self, event: CoordinatorEvent) -> None:
-        self._handle(event)
+        if isinstance(event, RosterOffer):
+            self._renewal.offered(event.roster)
+        else:
+            self._handle(event)
+
+    async def _look_around(self) -> None:
+        """Take up what the hospital changes while the agent runs."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._renewal.look(refusing=self._participant.refusing) and self._relay is not None:
+                self._relay.renew(self._renewal.roster)
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Between rounds, if there is reason to: what a new process would do, under a boot of its own."""
+        if not self._renewal.due or not self._participant.between_rounds:
+            return
+        chosen = self._renewal.take()
+        self._context = replace(
+            self._context, roster=chosen.roster, roster_hash=chosen.hash, boot=self._context.entropy(16)
+        )
+        self._participant = Participant(self._context)
+        self._perform(self._participant.start(now_ms()))
+        if self._outbox is not None:
+            self._perform(self._participant.handle(Connected(), now_ms()))
+        self._wake.set()
 
     def _handle(self, event: Event) -> None:
         self._perform(self._participant.handle(event, now_ms()))
         if self._demo.keep is not None and isinstance(event, Trained):
             self._keep(event, self._demo.keep)
+        self._begin_anew()
         self._wake.set()
 
     async def _tick(self) -> None:

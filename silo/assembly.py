@@ -12,20 +12,23 @@ from feddrm.contract.files import load_document
 from feddrm.contract.home import SiloHome, load_silo_home
 from feddrm.contract.names import SiloId
 from feddrm.contract.policy import POLICY_FILE, Policy
-from feddrm.contract.roster import roster_hash
 from privacy.commitments import commit_dataset
 from privacy.errors import LedgerCorrupt, LedgerError, LedgerLocked
 from privacy.gate import Gate
 from privacy.ledger import Ledger
-from silo.agent import Agent, Demo, Worker, now_ms
+from silo.agent import Agent, Demo, now_ms
 from silo.answers import Answers
 from silo.books import caps_of, origin_of
 from silo.context import Context, commitment_key
 from silo.database import LEDGER_REMEDY
 from silo.home import AgentSettings, Home, exclusive
 from silo.inference import Answerer
+from silo.permission import unserved
 from silo.relay import Relay, Released
+from silo.renewal import Pinned, Renewal
+from silo.report import started
 from silo.state import State
+from silo.worker import Worker
 from silo.workshop import Workshop
 
 
@@ -44,17 +47,19 @@ async def serve(
     home = Home(directory)
     member = load_silo_home(directory)
     member.check_current(now_ms())
-    policy = read_policy(home)
     settings = home.settings()
+    read_policy(home)
     # SQLite and everything else that writes here makes files that only this user reads.
     os.umask(0o077)
     with exclusive(home):
         state = State.open(home.database)
         ledger = open_ledger(home, member)
         try:
-            context = _context(home, member, policy, settings, state, ledger)
+            started(home, member, state)
+            renewal = Renewal(home, member, state, now_ms)
+            context = _context(home, member, renewal.take(), settings, state, ledger)
             worker = (make_worker or _workshop)(home, context, settings)
-            agent = Agent(member, context, worker, _relay(member, policy, context, settings), demo)
+            agent = Agent(member, context, renewal, worker, _relay(member, context, settings), demo)
             await _run(agent, home)
         finally:
             ledger.close()
@@ -87,19 +92,19 @@ def read_policy(home: Home) -> Policy:
 
 
 def _context(
-    home: Home, member: SiloHome, policy: Policy, settings: AgentSettings, state: State, ledger: Ledger
+    home: Home, member: SiloHome, pinned: Pinned, settings: AgentSettings, state: State, ledger: Ledger
 ) -> Context:
     return Context(
         federation=member.federation,
         me=SiloId(member.name),
         signer=member.keys.identity,
-        roster=member.roster,
-        roster_hash=roster_hash(member.signed_roster.body),
+        roster=pinned.roster,
+        roster_hash=pinned.hash,
         read_policy=lambda: read_policy(home),
         read_data=home.data_settings,
         state=state,
         ledger=ledger,
-        gate=Gate(ledger, caps_of(policy)),
+        gate=Gate(ledger, caps_of(read_policy(home))),
         boot=os.urandom(16),
         entropy=os.urandom,
         slot_ms=round(settings.slot_seconds * 1000),
@@ -114,13 +119,13 @@ def _workshop(home: Home, context: Context, settings: AgentSettings) -> Workshop
     )
 
 
-def _relay(member: SiloHome, policy: Policy, context: Context, settings: AgentSettings) -> Relay | None:
-    if not policy.queries.serve or settings.capacity == 0:
+def _relay(member: SiloHome, context: Context, settings: AgentSettings) -> Relay | None:
+    if settings.capacity == 0:
         return None
     released = Released(context.state, settings.torch_threads)
     answerer = Answerer(
         answers=Answers(context.state),
-        roster=context.roster,
+        roster=member.roster,
         me=context.me,
         signer=context.signer,
         sealing=member.keys.sealing.hpke(),
@@ -128,7 +133,7 @@ def _relay(member: SiloHome, policy: Policy, context: Context, settings: AgentSe
         answers_per_day=settings.answers_per_day,
         capacity=settings.capacity,
     )
-    return Relay(answerer, released, settings.capacity)
+    return Relay(answerer, released, settings.capacity, lambda: unserved(context.read_policy))
 
 
 def open_ledger(home: Home, member: SiloHome) -> Ledger:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -49,6 +49,9 @@ class DataSettings(Document):
     records: Annotated[str, Field(min_length=1)]
     patient: ColumnName
     public_size: Annotated[int, Field(ge=1, le=10**9)]
+
+
+DATA_FILE: Final = "data.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class Home:
         Raises:
             InputError: missing or malformed.
         """
-        return load_document(self.local / "data.toml", DataSettings)
+        return load_document(self.local / DATA_FILE, DataSettings)
 
 
 @contextmanager

@@ -58,6 +58,16 @@ class Offers:
         """When `tick` has something to do."""
         return min((due.due_ms for due in self._due.values()), default=None)
 
+    @property
+    def busy(self) -> bool:
+        """Whether an offer was not answered yet."""
+        return self._pending is not None or bool(self._due)
+
+    def misfit(self, work: Work, now_ms: int) -> list[Effect]:
+        """Leave a job accepted before whose plan does not fit the roster that this hospital has approved since."""
+        problem = self._roster_problem(work, now_ms)
+        return self._refuse(work.plan_hash, DeclineReason.ROSTER, problem) if problem else []
+
     def waits(self, plan: bytes) -> bool:
         """Whether the answer to an offer has not left yet."""
         return plan in self._due

@@ -87,6 +87,17 @@ class Participant:
         """When `tick` is wanted, milliseconds since the epoch."""
         return min((due for due in (self._rounds.due_ms, self._offers.due_ms) if due is not None), default=None)
 
+    @property
+    def between_rounds(self) -> bool:
+        """Whether no session, training, reading or unanswered offer is in memory: a new start would lose nothing."""
+        reading = not (self._data_ready or self._data_problem) and self._context.state.active_job() is not None
+        return not (reading or self._rounds.busy or self._offers.busy)
+
+    @property
+    def refusing(self) -> bool:
+        """Whether this silo stays out of its job or declined the newest offer: what its people change may end that."""
+        return bool(self._data_problem) or self._context.state.noted("declined") is not None
+
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what has become due."""
         try:
@@ -121,7 +132,7 @@ class Participant:
     def _handle(self, event: Event, now_ms: int) -> list[Effect]:
         match event:
             case Connected():
-                return self._connected()
+                return self._connected(now_ms)
             case JobOffer():
                 return self._offers.offer(event, now_ms, usable=not self._data_problem)
             case DataLoaded():
@@ -129,7 +140,9 @@ class Participant:
             case DataRefused():
                 return self._refused(event, now_ms)
             case Notice():
-                return [Log(f"The coordinator says: {event.text}")]
+                if self._context.state.noted("notice") != event.text:
+                    self._context.state.note("notice", event.text)
+                return [Log(f"The coordinator says: {event.text}", warning=True)]
         job = self._context.state.active_job()
         if job is None:
             if isinstance(event, JobEnded):
@@ -195,9 +208,12 @@ class Participant:
                 return self._ended(event, job, work, now_ms)
         return []
 
-    def _connected(self) -> list[Effect]:
+    def _connected(self, now_ms: int) -> list[Effect]:
         job = self._context.state.active_job()
-        return [self._ready(), *(self._outcomes.acknowledged(job) if job is not None else ())]
+        if job is None:
+            return [self._ready()]
+        misfit = self._offers.misfit(self._work_of(job), now_ms)
+        return [self._ready(), *misfit, *self._outcomes.acknowledged(job)]
 
     def _loaded(self, event: DataLoaded, now_ms: int) -> list[Effect]:
         job = self._context.state.active_job()

@@ -6,11 +6,26 @@ the next round, and a file that cannot be read permits nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from feddrm.contract.charge import Charge, charge
 from feddrm.contract.errors import FeddrmError
-from feddrm.contract.policy import objections
+from feddrm.contract.policy import POLICY_FILE, Policy, objections
 from silo.books import Books
 from silo.context import Context, Work
+
+
+def unserved(read_policy: Callable[[], Policy]) -> str:
+    """Why this hospital answers no query now, or nothing; asked anew before every one. The phrase stays here.
+
+    Args:
+        read_policy: local/policy.toml as it is now; raises a FeddrmError when it cannot be relied on.
+    """
+    try:
+        policy = read_policy()
+    except FeddrmError as error:
+        return str(error)
+    return "" if policy.queries.serve else f"queries.serve in local/{POLICY_FILE} is not true"
 
 
 class Permission:

@@ -110,7 +110,7 @@ def _policy(home: Home, member: SiloHome, plan: Plan | None) -> str:
     if plan.roster_version != member.roster.version:
         raise InputError(
             f"The plan is for roster version {plan.roster_version}; version {member.roster.version} is pinned here.",
-            remedy="See `feddrm-silo roster show` and `roster accept`, then restart the agent.",
+            remedy="See `feddrm-silo roster show` and `roster accept`.",
         )
     cost = charge(plan)
     problems = objections(policy, plan, cost.epsilon, cost.epsilon_alone, operator=operator)

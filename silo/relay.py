@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from feddrm.contract.errors import FeddrmError
 from feddrm.contract.messages import Answer, Capacity, SealedQuery, ServeEvent
+from feddrm.contract.roster import Roster
 from silo.boundary import survivable
 from silo.context import Work
 from silo.inference import REFUSED, Admitted, Answerer
@@ -82,18 +83,36 @@ class Relay:
         answerer: decides and seals.
         released: this silo's models.
         capacity: what this silo declares.
+        problem: why the hospital answers no query now, or nothing; asked before every one.
     """
 
-    def __init__(self, answerer: Answerer, released: Released, capacity: int) -> None:
+    def __init__(self, answerer: Answerer, released: Released, capacity: int, problem: Callable[[], str]) -> None:
         self._answerer = answerer
         self._released = released
         self._capacity = capacity
+        self._problem = problem
+        self._closed_for = ""
         self._changed = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="inference")
 
     def release_changed(self) -> None:
         """A newer release was signed: say so on a new stream."""
         self._changed.set()
+
+    def renew(self, roster: Roster) -> None:
+        """The hospital changed one of its files: take up its roster, and look whether it answers at all."""
+        self._answerer.roster = roster
+        before = self._closed_for
+        if self._closed() != bool(before):
+            self._changed.set()
+
+    def _closed(self) -> bool:
+        """Whether the hospital's policy as it is now forbids answers; says so when that changed."""
+        problem = self._problem()
+        if problem != self._closed_for:
+            self._closed_for = problem
+            logger.info("Queries are %s", f"not answered: {problem}." if problem else "answered.")
+        return bool(problem)
 
     def close(self) -> None:
         """Let go of the worker thread."""
@@ -104,7 +123,7 @@ class Relay:
         backoff = Backoff()
         while True:
             self._changed.clear()
-            release = self._released.newest
+            release = None if self._closed() else self._released.newest
             if release is None:
                 await self._changed.wait()
                 continue
@@ -120,6 +139,10 @@ class Relay:
     def _receive(self, event: SealedQuery) -> Answer | Admitted | None:
         """Judge a query. Whatever goes wrong in that, the querier gets the one refusal and the agent lives."""
         try:
+            if self._closed():
+                # The stream ends, so that the router goes by this silo.
+                self._changed.set()
+                return Answer(event.query, refusal=REFUSED)
             admitted, detail = self._answerer.admit(event, _now_ms())
         except Exception as error:  # noqa: BLE001 - the boundary towards queriers
             survivable(error, f"a query of {event.querier}")

@@ -71,6 +71,11 @@ class Rounds:
         """When `tick` has something to do."""
         return self.current.due_ms if isinstance(self.current, Preparing) else None
 
+    @property
+    def busy(self) -> bool:
+        """Whether a session or training is in memory."""
+        return self.current is not None or self._training is not None
+
     def forget(self) -> list[Effect]:
         """The round was resolved, or the job ended: what is in memory of it is dead."""
         self.current = None

@@ -55,9 +55,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return bench
 
 
-def run(bench: Bench, *streams: list[SealedQuery]) -> list[Answer]:
+def run(bench: Bench, *streams: list[SealedQuery], problem: Callable[[], str] = lambda: "") -> list[Answer]:
     link = Streams(*streams)
-    relay = Relay(bench.answerer, Released(bench.state, 1), 8)
+    relay = Relay(bench.answerer, Released(bench.state, 1), 8, problem)
 
     async def serve() -> None:
         task = asyncio.create_task(relay.run(link))  # type: ignore[arg-type]
@@ -119,3 +119,36 @@ def test_a_stream_that_breaks_or_misbehaves_is_opened_again(bench: Bench, monkey
     monkeypatch.setattr(Streams, "serve", flaky)
     assert all(answer.answer for answer in run(bench, [first], [second]))
     assert len(calls) == 4
+
+
+def test_a_permission_that_is_taken_back_holds_from_the_next_query_on_and_ends_the_stream(bench: Bench) -> None:
+    first, _ = bench.ask(width=bench.width)
+    second, _ = bench.ask(width=bench.width)
+    third, _ = bench.ask(width=bench.width)
+    problems: list[str] = ["", "", "queries.serve is false"]
+
+    def problem() -> str:
+        return problems.pop(0) if len(problems) > 1 else problems[0]
+
+    link = Streams([first, second], [third])
+    relay = Relay(bench.answerer, Released(bench.state, 1), 8, problem)
+
+    async def serve() -> None:
+        task = asyncio.create_task(relay.run(link))  # type: ignore[arg-type]
+        while problems != ["queries.serve is false"]:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert link.streams == [[third]], "no stream is opened while it is forbidden"
+        assert all(not answer.answer for answer in link.answers if answer.query != first.query)
+        problems[:] = [""]
+        relay.renew(bench.answerer.roster)
+        while link.streams:
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(30):
+            while not any(answer.query == third.query for answer in link.answers):
+                await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(serve())
+    relay.close()
+    assert next(answer for answer in link.answers if answer.query == third.query).answer
