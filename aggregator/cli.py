@@ -104,7 +104,8 @@ def plan_sign(
     emit(
         form,
         {**meaning.document(), "plan": signed.hash.hex(), "file": str(output)},
-        f"{meaning.text()}\nSigned as {output}; its hash is {signed.hash.hex()}.",
+        f"{meaning.text()}\nSigned as {output}; its hash is {signed.hash.hex()}. Start it by:\n"
+        f"  feddrm-aggregator job start {output} --operator {operator}",
     )
 
 
@@ -126,7 +127,12 @@ def job_start(
         raise InputError(f"{plan} is not a signed plan.", remedy="Run: feddrm-aggregator plan sign") from error
     with OperatorClient(operator) as client:
         receipt = client.start_job(signed)
-    emit(form, {"plan": receipt.plan.hex(), "state": receipt.state}, f"Started job {receipt.plan.hex()[:16]}.")
+    emit(
+        form,
+        {"plan": receipt.plan.hex(), "state": receipt.state},
+        f"Started job {receipt.plan.hex()[:16]}. Follow it by:\n"
+        f"  feddrm-aggregator status --watch --operator {operator}",
+    )
 
 
 @job_app.command("stop")
@@ -243,7 +249,7 @@ def release_publish(
     emit(
         form,
         {"id": done.id, "plan": done.plan.hex(), "signatures": done.signatures, "published": done.published},
-        f"Release {done.id} is in service, signed by {done.signatures} silos.",
+        f"Release {done.id} is in service, signed by {done.signatures} silos: queriers can ask now.",
     )
 
 

@@ -46,8 +46,12 @@ def register(app: typer.Typer) -> None:
             },
             f"Founded the federation {anchor.federation} at {where}. Its fingerprint, which members need:\n\n"
             f"  {anchor.fingerprint}\n\n"
-            f"{directory / 'operator'} can add members and start jobs: move it off the server's machine.\n"
-            f"{directory / 'server'} is all that the server needs; give federation.root in it to auditors.",
+            f"{directory / 'operator'} can add members and start jobs: move it off the server's machine, for instance\n"
+            f"  mv {directory / 'operator'} /media/usb/operator\n"
+            f"{directory / 'server'} is all that the server needs; give federation.root in it to auditors.\n"
+            "Then enrol the members, whose `init` makes requests, and start the server:\n"
+            f"  feddrm-aggregator enroll *.request --operator OPERATOR --server {directory / 'server'}\n"
+            f"  feddrm-aggregator serve {directory / 'server'}",
         )
 
     @app.command("enroll")
@@ -87,12 +91,13 @@ def register(app: typer.Typer) -> None:
             },
             "\n".join(
                 (
-                    f"Roster version {roster.version} lists {len(roster.members)} members.",
+                    f"Roster version {roster.version} lists {len(roster.members)} members; plans name it as "
+                    f"roster_version = {roster.version}.",
                     *(f"Send {c.kit} to {c.request.name}." for c in candidates),
                     "Tell them the federation's fingerprint by another way than the kit:",
                     "",
                     f"  {home.anchor.fingerprint}",
-                    *_how_to_publish(server),
+                    *_how_to_publish(operator, server),
                 )
             ),
         )
@@ -120,13 +125,18 @@ def register(app: typer.Typer) -> None:
         home = load_operator_home(operator)
         with OperatorClient(operator) as client:
             receipt = client.publish_roster(home.signed_roster)
-        emit(form, {"roster_version": receipt.version}, f"The server has roster version {receipt.version} now.")
+        emit(
+            form,
+            {"roster_version": receipt.version},
+            f"The server has roster version {receipt.version} now, and tells every agent that is connected.\n"
+            "Each hospital looks at it and approves it: feddrm-silo roster show, then roster accept.",
+        )
 
     @roster_app.command("renew")
     def renew_command(operator: OperatorOption, server: ServerOption = None, form: FormatOption = Format.TEXT) -> None:
         """Renew the roster and the operator's certificate, and with --server the server's; members stay as they are."""
         roster = renew(operator, server, now_ms())
-        emit(form, _document(roster), "\n".join((_issued(roster), *_how_to_publish(server))))
+        emit(form, _document(roster), "\n".join((_issued(roster), *_how_to_publish(operator, server))))
 
     @roster_app.command("remove")
     def remove(
@@ -140,7 +150,7 @@ def register(app: typer.Typer) -> None:
         if not confirm(f"To be removed: {', '.join(names)}", "Remove them from the federation?", yes=yes):
             raise InputError("Nobody was removed.")
         roster = remove_members(operator, names, server, now_ms())
-        emit(form, _document(roster), "\n".join((_issued(roster), *_how_to_publish(server))))
+        emit(form, _document(roster), "\n".join((_issued(roster), *_how_to_publish(operator, server))))
 
 
 def _issued(roster: Roster) -> str:
@@ -150,10 +160,11 @@ def _issued(roster: Roster) -> str:
     )
 
 
-def _how_to_publish(server: Path | None) -> tuple[str, ...]:
+def _how_to_publish(operator: Path, server: Path | None) -> tuple[str, ...]:
+    publish = f"  feddrm-aggregator roster publish --operator {operator}"
     if server is not None:
-        return (f"The roster is installed in {server}. A server that runs already learns of it by: roster publish",)
-    return ("The server does not know this roster yet; tell it by: feddrm-aggregator roster publish --operator DIR",)
+        return (f"The roster is installed in {server}. A server that runs already is told by:", publish)
+    return ("The server does not know this roster yet. Once it runs, tell it by:", publish)
 
 
 def _document(roster: Roster) -> dict[str, object]:

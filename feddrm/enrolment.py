@@ -53,7 +53,8 @@ def register_member(app: typer.Typer, role: Role, command: str) -> None:
             {"name": name, "request": str(made.request), "fingerprint": made.fingerprint},
             f"Made the keys of {name} in {directory / 'keys'}; they never leave this machine.\n"
             f"Send {made.request} to the operator and read this fingerprint to them:\n\n  {made.fingerprint}\n\n"
-            f"Then: {command} join {name}.kit --dir {directory} --fingerprint ...",
+            f"The operator sends {name}.kit back and tells you the federation's fingerprint by another way. Then run:\n"
+            f"  {command} join {name}.kit --dir {directory} --fingerprint FINGERPRINT",
         )
 
     @app.command("join")
@@ -66,14 +67,18 @@ def register_member(app: typer.Typer, role: Role, command: str) -> None:
         """Join the federation of a kit, if it is the one whose fingerprint you were told."""
         joined = join_member(directory, kit, fingerprint, role, now_ms())
         subject, roster = joined.kit.subject, joined.kit.roster
-        lines = [
-            f"{subject.name} has joined {subject.federation} at {joined.kit.address}.",
-            f"Operator key (for jobs.operators in local/policy.toml): {roster.operator.hex()}",
-        ]
+        lines = [f"{subject.name} has joined {subject.federation} at {joined.kit.address}."]
+        if joined.again:
+            lines.append("It has a new certificate now; stop an agent that runs and start it again to use it.")
         if joined.pending:
-            lines.append(f"Its roster differs from the pinned one; see: {command} roster show --dir {directory}")
+            lines += [
+                "The kit's roster differs from the one that is pinned here. Look at it, then approve it:",
+                f"  {command} roster show --dir {directory}",
+                f"  {command} roster accept --dir {directory}",
+            ]
         else:
             lines.append(_members(roster))
+        lines += _next_steps(role, command, directory, roster)
         emit(
             form,
             {
@@ -112,10 +117,16 @@ def register_member(app: typer.Typer, role: Role, command: str) -> None:
         if waiting is None:
             raise InputError(
                 "No roster waits for approval.",
-                remedy="A newer one arrives when the agent connects: restart it if the operator has published one.",
+                remedy="A newer one arrives by itself once the operator has published it: "
+                + ("the agent must run." if role is Role.SILO else f"{command} route or ask fetches it."),
             )
         _, roster, changes = waiting
         shown = "\n".join((f"Roster version {roster.version} differs from the pinned one:", *changes.lines()))
+        if changes.adds_trust:
+            shown += (
+                "\nCompare each fingerprint with the one that the member itself reads to you (its `init` printed it; "
+                "`feddrm-silo status` does)."
+            )
         if not confirm(shown, "Do you know all of these members, and trust these keys?", yes=yes):
             raise InputError("The roster was not accepted; the pinned one stays.")
         pin.accept(roster.version, now_ms())
@@ -123,7 +134,12 @@ def register_member(app: typer.Typer, role: Role, command: str) -> None:
             form,
             {"version": roster.version, "differences": list(changes.lines())},
             f"Roster version {roster.version} is pinned; the approval is recorded in {pin.directory}.\n"
-            "An agent that runs knows the old one until it is restarted.",
+            + (
+                f"An agent that runs takes it up by itself: for queries at once, for jobs between two of them. See: "
+                f"{command} status {directory}"
+                if role is Role.SILO
+                else "It holds from the next route or ask on."
+            ),
         )
 
 
@@ -137,6 +153,20 @@ def load_pin(directory: Path) -> RosterPin:
     if not startup.is_dir():
         raise InputError(f"{directory} has not joined a federation yet.", remedy="Run join first.")
     return RosterPin(startup, load_federation_root(startup / ROOT_FILE))
+
+
+def _next_steps(role: Role, command: str, directory: Path, roster: Roster) -> list[str]:
+    if role is not Role.SILO:
+        return ["Once the operator has published a release, ask:", f"  {command} route FILE.csv --dir {directory}"]
+    local = directory / "local"
+    return [
+        f"Next, say what this hospital allows in {local / 'policy.toml'} and where its records are in "
+        f"{local / 'data.toml'}.",
+        f'In policy.toml, jobs.operators = ["{roster.operator.hex()}"] lets this operator\'s plans be considered.',
+        "Then run:",
+        f"  {command} preflight {directory}",
+        f"  {command} serve {directory}",
+    ]
 
 
 def _members(roster: Roster) -> str:

@@ -145,10 +145,12 @@ def init_member(directory: Path, name: str, role: Role) -> Made:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What `join` did. `pending` is true when the kit's roster differs from the pinned one and waits for approval."""
+    """What `join` did. `pending`: the kit's roster differs from the pinned one and waits for approval. `again`: this
+    member had joined before, and has a renewed certificate now."""
 
     kit: Kit
     pending: bool
+    again: bool
 
 
 def join_member(directory: Path, kit_file: Path, fingerprint: str, role: Role, now_ms: int) -> Joined:
@@ -180,7 +182,7 @@ def join_member(directory: Path, kit_file: Path, fingerprint: str, role: Role, n
             )
         offer = RosterPin(startup, anchor).offer(kit.signed_roster, now_ms)
         atomic_write(startup / KIT_FILE, signed.to_json().encode())
-        return Joined(kit, offer is Offer.PENDING)
+        return Joined(kit, offer is Offer.PENDING, again=True)
     building = directory / ".startup.new"
     try:
         shutil.rmtree(building, ignore_errors=True)
@@ -192,7 +194,7 @@ def join_member(directory: Path, kit_file: Path, fingerprint: str, role: Role, n
         sync_directory(directory)
     except OSError as error:
         raise file_error(error, startup) from error
-    return Joined(kit, False)
+    return Joined(kit, pending=False, again=False)
 
 
 def load_keys(directory: Path, role: Role) -> MemberKeys:
