@@ -75,7 +75,12 @@ def plan_check(
     from feddrm.contract.plan import Plan
 
     meaning = explain(load_document(plan, Plan), _roster(server, roster))
-    emit(form, meaning.document(), meaning.text())
+    text = meaning.text()
+    if not meaning.problems:
+        text += (
+            f"\nSign it by:\n  feddrm-aggregator plan sign {plan} --operator OPERATOR -o {plan.with_suffix('.signed')}"
+        )
+    emit(form, meaning.document(), text)
     if meaning.problems:
         raise InputError(f"{plan}: {meaning.problems[0]}")
 

@@ -163,7 +163,11 @@ def _issued(roster: Roster) -> str:
 def _how_to_publish(operator: Path, server: Path | None) -> tuple[str, ...]:
     publish = f"  feddrm-aggregator roster publish --operator {operator}"
     if server is not None:
-        return (f"The roster is installed in {server}. A server that runs already is told by:", publish)
+        return (
+            f"The roster is installed in {server}. Start the server, or tell one that runs already:",
+            f"  feddrm-aggregator serve {server}",
+            publish,
+        )
     return ("The server does not know this roster yet. Once it runs, tell it by:", publish)
 
 

@@ -82,7 +82,7 @@ def _phase(job: Job, room: Room) -> tuple[str, str, int, tuple[str, ...], str]:
             count = f"{len(signatures)} of {job.threshold} needed signatures"
             released = release_id(Signed(phase.statement, ()))
             if len(signatures) >= job.threshold:
-                how = f"feddrm-aggregator release publish {released}"
+                how = f"feddrm-aggregator release publish {released} --operator DIR"
                 return "release ready", "", 0, waiting, f"{count}; publish it with: {how}"
             return "releasing", "", 0, waiting, f"{count}; {_for(waiting)}"
         case Ended(completed, reason):

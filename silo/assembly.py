@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from feddrm.contract.errors import AlreadyRunningError, InputError, VerificationError
+from feddrm.contract.errors import AlreadyRunningError, FeddrmError, InputError, VerificationError
 from feddrm.contract.files import load_document
 from feddrm.contract.home import SiloHome, load_silo_home
 from feddrm.contract.names import SiloId
@@ -18,6 +18,7 @@ from privacy.gate import Gate
 from privacy.ledger import Ledger
 from silo.agent import Agent, Demo, now_ms
 from silo.answers import Answers
+from silo.begun import refuse_older, refuse_vanished, remember
 from silo.books import caps_of, origin_of
 from silo.context import Context, commitment_key
 from silo.database import LEDGER_REMEDY
@@ -53,7 +54,7 @@ async def serve(
     os.umask(0o077)
     with exclusive(home):
         state = State.open(home.database)
-        ledger = open_ledger(home, member)
+        ledger = open_ledger(home, member, state)
         try:
             started(home, member, state)
             renewal = Renewal(home, member, state, now_ms)
@@ -136,16 +137,17 @@ def _relay(member: SiloHome, context: Context, settings: AgentSettings) -> Relay
     return Relay(answerer, released, settings.capacity, lambda: unserved(context.read_policy))
 
 
-def open_ledger(home: Home, member: SiloHome) -> Ledger:
-    """The silo's ledger, for writing.
+def open_ledger(home: Home, member: SiloHome, state: State) -> Ledger:
+    """The silo's ledger, for writing; begun if there has been none.
 
     Raises:
         AlreadyRunningError: another process writes it.
-        VerificationError: it does not match its own signed head.
+        VerificationError: it does not match its own signed head, is gone, or is older than what was shown to peers.
         InputError: it cannot be opened.
     """
+    refuse_vanished(home, state)
     try:
-        return Ledger.open(
+        ledger = Ledger.open(
             home.ledger, origin_of(member.federation, member.name), member.keys.identity, now_ms=now_ms()
         )
     except LedgerLocked as error:
@@ -154,3 +156,10 @@ def open_ledger(home: Home, member: SiloHome) -> Ledger:
         raise VerificationError(f"The ledger was changed or damaged: {error}.", remedy=LEDGER_REMEDY) from error
     except LedgerError as error:
         raise InputError(f"The ledger cannot be used: {error}.") from error
+    try:
+        refuse_older(ledger, state)
+        remember(home, state)
+    except FeddrmError:
+        ledger.close()
+        raise
+    return ledger

@@ -21,7 +21,7 @@ from secagg.session import Announcement
 from silo.context import Context, Work, commitment_key
 from silo.effects import DataLoaded, Int64s
 from silo.peers import Heads
-from silo.state import Job
+from silo.state import Job, State
 
 _SHOWN: Final = "heads shown"
 _ALLOCATED: Final = "allocated"
@@ -31,6 +31,11 @@ _REMEMBERED: Final = 16
 def origin_of(federation: str, silo: str) -> str:
     """The name of a silo's ledger, as its signed heads carry it."""
     return f"feddrm/{federation}/{silo}"
+
+
+def shown_sizes(state: State) -> frozenset[int]:
+    """Sizes of the ledger, in leaves, that this silo showed to its peers of late."""
+    return frozenset(int(size) for size in (state.fact(_SHOWN) or b"").split())
 
 
 def _software() -> str:
@@ -194,7 +199,7 @@ class Books:
         commit = gate.committed(work.plan_hash, work.stage, number)
         if reservation is None or commit is None:
             raise LookupError("a round is joined that was not charged and committed")
-        shown = {int(size) for size in (self._context.state.fact(_SHOWN) or b"").split()}
+        shown = shown_sizes(self._context.state)
         recent = sorted(shown | {ledger.size})[-_REMEMBERED:]
         self._context.state.set_fact(_SHOWN, " ".join(map(str, recent)).encode())
         return make_proof(ledger, (reservation.leaf, commit), {*sizes, *shown})

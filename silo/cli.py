@@ -98,6 +98,8 @@ def preflight_command(
     checks = preflight(Home(directory), member, None if plan is None else load_plan(plan, member), now_ms())
     passed = all(check.passed for check in checks)
     lines = [f"{'PASS' if c.passed else 'FAIL'}  {c.name}: {c.detail} {c.remedy}".rstrip() for c in checks]
+    if passed:
+        lines.append(f"Ready. Run: feddrm-silo serve {directory}")
     document = {
         "passed": passed,
         "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail, "remedy": c.remedy} for c in checks],

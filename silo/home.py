@@ -81,6 +81,11 @@ class Home:
         return self.state / "ledger.db"
 
     @property
+    def ledger_note(self) -> Path:
+        """Says that a ledger was begun, outside of state/, so that who wipes that wipes no memory of what was spent."""
+        return self.root / "startup" / "ledger.begun"
+
+    @property
     def lock(self) -> Path:
         """Locked while an agent runs; holds its process id."""
         return self.state / "agent.pid"

@@ -18,6 +18,7 @@ from privacy.accounting import claim
 from privacy.errors import LedgerError
 from privacy.gate import Gate
 from privacy.ledger import Ledger
+from silo.begun import refuse_vanished
 from silo.books import caps_of, origin_of
 from silo.database import LEDGER_REMEDY
 from silo.home import Home, running
@@ -61,9 +62,11 @@ def status_of(directory: Path) -> dict[str, Any]:
         "release": None,
     }
     if not home.database.exists():
+        refuse_vanished(home, None)
         return document
     state = State.read(home.database)
     try:
+        refuse_vanished(home, state)
         job, release = state.last_job(), state.last_release()
         document["connected"] = process is not None and state.noted("connected") is True
         document["declined"] = state.noted("declined")
@@ -149,7 +152,7 @@ def as_text(document: dict[str, Any]) -> str:
     """The same for people."""
     lines = [f"{document['silo']} in federation {document['federation']}, fingerprint {document['fingerprint']}"]
     if not document["running"]:
-        lines.append("agent:    not running")
+        lines.append(f"agent:    not running. Start it: feddrm-silo serve {document['directory']}")
     else:
         connected = "connected" if document["connected"] else "not connected"
         lines.append(f"agent:    process {document['process']}, {connected}")
