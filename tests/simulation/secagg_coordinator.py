@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from secagg.client import abort_certificate_valid
 from secagg.errors import ProtocolViolation, Rejected
+from secagg.evidence import judge
 from secagg.server import Published, open_session
 from secagg.session import Announcement
 from secagg.wire import Frame, Step
@@ -55,9 +56,7 @@ class Run:
         try:
             self.state.receive(frame)
         except Rejected as error:
-            # A forked coordinator may think that a silo signed something odd; an honest one never.
-            if error.evidence and not self.world.weather.hostile:
-                raise AssertionError("an honest silo was blamed") from error
+            self.world.oracle.blamed(judge(error.evidence, self.announce.body, self.world.members).guilty, error)
             return
         self.log.append(frame)
         self.asked = 0
@@ -135,6 +134,7 @@ class Coordinator:
     def receive(self, frame: Frame) -> None:
         if frame.step == Step.ABORT:
             announced = self.world.announced_of(frame)
+            self.world.oracle.blamed(judge(frame, self.world.bodies[announced], self.world.members).guilty, None)
             self.aborts.setdefault(announced, {}).setdefault(frame.sender, frame)
             return
         for run in list(self.runs):

@@ -161,7 +161,7 @@ class Silo:
                 raise AssertionError("an honest peer was refused") from violation
             memory.dead = True
             self.world.outcomes["refused"] += 1
-            frame: Frame = state.abort(violation.reason)
+            frame: Frame = state.abort(violation.reason, violation.peer, violation.evidence)
             return frame
         except MisuseError:
             if not memory.dead:
