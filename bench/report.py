@@ -41,7 +41,9 @@ def progress(text: str) -> None:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
 
 
 def show(rows: Sequence[dict[str, Any]], title: str, form: str) -> None:

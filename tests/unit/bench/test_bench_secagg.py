@@ -51,7 +51,7 @@ def test_without_flower_its_columns_are_empty_and_the_row_is_whole() -> None:
     assert [key for key, value in found.items() if value is None] == ["client_flower_s", "server_flower_s"]
     assert 0 < unmask < found["server_ours_s"]
     assert json.loads(json.dumps(found)) == found
-    assert readable(found, 1)["runs, ours + Flower"] == "1 + 0"
+    assert readable(found, 1)["client, ratio"] is None
 
 
 def test_flower_sums_the_same_updates() -> None:
@@ -128,7 +128,8 @@ def test_working_memory_counts_what_is_kept_between_steps() -> None:
 
 
 def test_client_memory_is_measured_on_real_silos() -> None:
-    assert 1_000 < client_memory(64, 5) < MEBIBYTE
+    small, large = client_memory(64, 5), client_memory(64, 10)
+    assert 1_000 < small < large < MEBIBYTE
 
 
 def test_the_summary_takes_the_worst_row() -> None:
