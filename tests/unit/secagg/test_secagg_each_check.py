@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from secagg_harness import Federation, at, refused, rejected, swap
+from secagg_proofs import honest_secret, opening_fault, roll, whole
 
-from secagg.aborts import read_abort
+from secagg.aborts import abort_frame, read_abort
 from secagg.bodies import NO_SESSION, Abort, Keys
 from secagg.checks import Signed, seed_commitment, share_hash, tag_commitment, transcript
 from secagg.errors import ProtocolViolation, Rejected, WireError
 from secagg.evidence import judge
+from secagg.exhibits import Conflict, Loose, decode_exhibit, encode_exhibit, loose
 from secagg.keys import check_public
 from secagg.session import WORD64_BOUND
 from secagg.states import require_own
@@ -138,3 +140,75 @@ def test_a_frame_that_is_refused_leaves_the_silo_missing(federation: Federation)
     rejected(session, replace(frame, attachment=frame.attachment[:-1]), "masked vector")
     session.server.receive(frame)
     assert "silo-1" not in session.server.missing
+
+
+def test_long_evidence_is_refused_before_it_is_read(federation: Federation) -> None:
+    """Frames enough to pass the limit, all of them well-formed."""
+    frame = replace(federation.start().announce, body=bytes(60 << 10))
+    for count, good in ((4, True), (5, False)):
+        data = loose([frame] * count)
+        if good:
+            assert decode_exhibit(data) == Loose((frame,) * count)
+            continue
+        with pytest.raises(WireError, match="exceeds its limit"):
+            decode_exhibit(data)
+
+
+# What a judge demands.
+
+
+def test_an_abort_of_another_announcement_is_not_judged(federation: Federation) -> None:
+    """Evidence that proves something there proves nothing here: who signed it there accused nobody falsely."""
+    session, evidence = opening_fault(federation)
+    frame = abort_frame(
+        announcement=federation.announcement(attempt=2).hash(),
+        me="silo-2",
+        signer=federation.identity["silo-2"],
+        released=False,
+        reason="elsewhere",
+        blamed="silo-3",
+        evidence=evidence,
+    )
+    assert judge(frame, session.announce.body, federation.members).guilty == ""
+
+
+def test_who_blames_nobody_or_shows_loose_frames_is_not_guilty(federation: Federation) -> None:
+    session = federation.start().run(Step.KEYS)
+    frame = session.sent[Step.KEYS]["silo-1"].without_attachment()
+    nothing = encode_exhibit(Conflict(frame, frame, ()))
+    for blamed, evidence, guilty in (
+        ("", nothing, ""),
+        ("silo-1", loose([frame]), ""),
+        ("", loose([frame]), ""),
+        ("silo-1", nothing, "silo-2"),
+    ):
+        abort = abort_frame(
+            announcement=session.announcement.hash(),
+            me="silo-2",
+            signer=federation.identity["silo-2"],
+            released=False,
+            reason="look",
+            blamed=blamed,
+            evidence=evidence,
+        )
+        assert judge(abort, session.announce.body, federation.members).guilty == guilty
+
+
+def test_an_r5_of_no_session_denies_no_abort(federation: Federation) -> None:
+    """An honest abort beside an R5 that its signer never signed, or signed in another session."""
+    session = whole(federation)
+    honest = federation.start().run(Step.CONSISTENCY).clients["silo-1"].abort("stop")
+    unmask = session.sent[Step.UNMASK]["silo-1"]
+    elsewhere = federation.start(nonce=b"o" * 32).run().sent[Step.UNMASK]["silo-1"]
+    for frame in (replace(unmask, signature=bytes(64)), elsewhere):
+        evidence = encode_exhibit(Conflict(frame, honest, roll(session)))
+        assert judge(evidence, session.announce.body, federation.members).guilty == ""
+
+
+def test_a_second_r1_beside_true_shares_convicts_nobody(federation: Federation) -> None:
+    """Shares are judged by the R1 that is in the sid; another R1 is a fault of its own, and another proof."""
+    session = whole(federation)
+    true = honest_secret(session, "silo-1")
+    _, second = federation.join("silo-1", session.announce, salt="again")
+    claim = encode_exhibit(replace(true, keys=second.without_attachment()))
+    assert judge(claim, session.announce.body, federation.members).guilty == ""
