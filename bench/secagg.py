@@ -163,8 +163,10 @@ def main(argv: Sequence[str] | None = None) -> None:
                 show([row], "", "json")
             if case.n == _LONG and case.cohort == _OURS_ONLY and case.dropouts:
                 unmask = opening
-    progress("secagg: memory")
-    memory = None if options.quick else client_memory(_LONG, _MEMORY_COHORT)
+    memory = None
+    if not options.quick:
+        progress("secagg: memory of a silo")
+        memory = client_memory(_LONG, _MEMORY_COHORT)
     targets = summary(rows, unmask, memory)
     if options.format == "json":
         for target in targets:
