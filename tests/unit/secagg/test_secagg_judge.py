@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from secagg_harness import Federation, verdict
 from secagg_proofs import (
     convictions,
+    honest_secret,
     opening_fault,
     roll,
     whole,
 )
 
 from secagg import labels
-from secagg.bodies import Keys, Opening, Shares, Unmask
-from secagg.checks import agreement, roll_of, session_id, transcript
+from secagg.bodies import Dealt, Keys, Opening, Shares, Unmask
+from secagg.checks import agreement, dealt_by, roll_of, session_id, share_hash, transcript
 from secagg.errors import WireError
 from secagg.evidence import judge
 from secagg.exhibits import (
@@ -114,6 +115,40 @@ def test_what_colluders_sign_together_raises_nothing(federation: Federation) -> 
         assert "0 transport keys" in verdict(session, encode_exhibit(complaint)).reason
 
 
+def test_a_colluders_r2_that_hashes_shares_in_a_victims_name_convicts_nobody_else(federation: Federation) -> None:
+    """silo-1 signs salted hashes of junk as if silo-2 had dealt it: all t open, and give no secret of silo-2."""
+    session = whole(federation)
+    sid, victim = session.server.session, "silo-2"
+    junk = Opening(bytes(66), bytes(32))
+    names = federation.names
+    hashes = [share_hash(labels.SELF_SHARE, sid, victim, name, junk.share, junk.salt) for name in names]
+    shares = federation.sign("silo-1", Shares(sid, "silo-1", bytes(32), tuple(Dealt(h, h, h) for h in hashes)))
+    keys = session.sent[Step.KEYS][victim].without_attachment()
+    openings = tuple((name, junk) for name in names[: federation.threshold])
+    claim = WrongSecret(keys, shares, roll(session), False, openings)
+    assert verdict(session, encode_exhibit(claim)).guilty == ""
+    empty = federation.sign("silo-1", Shares(sid, "silo-1", bytes(32), ()))
+    own = session.sent[Step.KEYS]["silo-1"].without_attachment()
+    assert verdict(session, encode_exhibit(replace(claim, keys=own, shares=empty))).guilty == ""
+    second = federation.sign("silo-1", replace(Keys.decode(own.body), seed=bytes(32)))
+    true = honest_secret(session, "silo-1")
+    assert verdict(session, encode_exhibit(replace(true, keys=second))).guilty == ""
+
+
+def test_a_share_of_a_dealer_that_dealt_to_another_set_convicts_no_holder(federation: Federation) -> None:
+    """Colluders sign on from an R2 that honest silos refuse: the R2 is the fault, not what is opened of it."""
+    session = whole(federation)
+    empty = federation.sign("silo-1", Shares(session.server.session, "silo-1", bytes(32), ()))
+    dealt = dealt_by((empty,))
+    names = [name for name, _ in roll(session)]
+    value = agreement(session.server.session, names, ["silo-1"], (), transcript(session.server.session, dealt))
+    opening = Opening(bytes(66), bytes(32))
+    unmask = federation.sign("silo-4", Unmask(session.server.session, "silo-4", value, (opening,)))
+    claim = WrongOpening(unmask, empty, roll(session), dealt, ())
+    assert "another set" in verdict(session, encode_exhibit(claim)).reason
+    assert verdict(session, encode_exhibit(claim)).guilty == ""
+
+
 # The encoding.
 
 names = st.sampled_from([f"silo-{index}" for index in range(9)])
@@ -151,8 +186,10 @@ def test_evidence_round_trips_and_every_cut_or_addition_is_refused(exhibit: Exhi
 
 
 def test_oversized_evidence_is_refused() -> None:
-    with pytest.raises(WireError):
-        decode_exhibit(bytes(MAXIMUM_EVIDENCE + 1))
+    large = loose([Frame(Step.KEYS, "silo-0", bytes(60_000), bytes(64))] * 5)
+    assert len(large) > MAXIMUM_EVIDENCE
+    with pytest.raises(WireError, match="limit"):
+        decode_exhibit(large)
 
 
 def test_evidence_about_the_largest_session_travels_with_an_abort() -> None:
