@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from feddrm.contract.errors import VerificationError
+from feddrm.contract.errors import NotAuthorisedError, VerificationError
 from feddrm.contract.home import MemberHome
 from feddrm.contract.messages import Route
 from feddrm.contract.roster import Member
@@ -49,7 +49,13 @@ def check_route(row: int, route: Route, model: QuerierModel, home: MemberHome, n
     """
     if route.silo not in model.plan.silos:
         raise VerificationError(f"The coordinator routed to {route.silo}, which has no part in the release.")
-    member = home.roster.find(route.silo, "silo")
+    try:
+        member = home.roster.find(route.silo, "silo")
+    except NotAuthorisedError as error:
+        raise NotAuthorisedError(
+            error.message,
+            remedy=f"Approve the newer roster: feddrm-query roster show --dir {home.directory}, then accept.",
+        ) from error
     ticket = verify_ticket(
         route.ticket,
         roster=home.roster,

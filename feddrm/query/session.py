@@ -42,7 +42,8 @@ def greet(home: MemberHome, hello: Hello, at_ms: int) -> None:
     if hello.federation != home.federation:
         raise VerificationError(f"The coordinator at {home.address} serves federation {hello.federation}.")
     if home.pin.offer(hello.roster, at_ms) is Offer.PENDING:
-        note(f"A newer roster waits for your approval: feddrm-query roster show --dir {home.directory}")
+        show = f"feddrm-query roster show --dir {home.directory}"
+        note(f"A newer roster waits for your approval: {show}, then roster accept.")
     apart = abs(hello.time_ms - at_ms)
     if apart > _CLOCKS_APART_MS:
         note(f"This machine's clock and the coordinator's are {apart // 60_000} minutes apart.")
