@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import traceback
 from typing import Final
 
 from privacy.errors import LedgerError
+from silo.effects import Log
 
 logger = logging.getLogger("silo")
 
@@ -34,3 +36,15 @@ def is_fatal(error: Exception) -> bool:
     """Whether the error means that this silo's own files fail it."""
     # sqlite3 raises DatabaseError itself, no subclass of it, for a damaged file.
     return isinstance(error, _FATAL) or type(error) is sqlite3.DatabaseError
+
+
+def internal_error(error: Exception, what: str) -> Log:
+    """What went wrong, with its traceback, for the hospital's own log.
+
+    Raises:
+        the error itself, when this silo's own files fail it.
+    """
+    if is_fatal(error):
+        raise error
+    trace = "".join(traceback.format_exception(error))
+    return Log(f"An internal error in {what}; it is refused.\n{trace}", warning=True)

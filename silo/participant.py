@@ -8,8 +8,6 @@ frames carry silos' signatures, sums verify by their tags or by t silos' acks.
 
 from __future__ import annotations
 
-import traceback
-
 from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.messages import (
     AbortRequest,
@@ -26,7 +24,7 @@ from feddrm.contract.messages import (
 from feddrm.contract.names import SiloId
 from feddrm.method.update import model_hash
 from silo.books import Books
-from silo.boundary import is_fatal
+from silo.boundary import internal_error
 from silo.catchup import Outcomes
 from silo.context import Context, Work, current_model
 from silo.effects import (
@@ -80,7 +78,7 @@ class Participant:
         try:
             return self._start(now_ms)
         except Exception as error:  # noqa: BLE001 - the boundary: what was stored may come from outside, too
-            return [_internal(error, "the start")]
+            return [internal_error(error, "the start")]
 
     @property
     def due_ms(self) -> int | None:
@@ -103,7 +101,7 @@ class Participant:
         try:
             effects = self._rounds.tick(self._work, now_ms) if self._work is not None else []
         except Exception as error:  # noqa: BLE001 - the boundary
-            effects = [_internal(error, "a round"), *self._collapse(None, now_ms)]
+            effects = [internal_error(error, "a round"), *self._collapse(None, now_ms)]
         answers = self._offers.tick(now_ms)
         effects += [Send(answer) for answer in answers]
         return [*effects, self._ready()] if any(answer.accepted for answer in answers) else effects
@@ -113,7 +111,7 @@ class Participant:
         try:
             effects = self._handle(event, now_ms)
         except Exception as error:  # noqa: BLE001 - the boundary
-            effects = [_internal(error, type(event).__name__), *self._collapse(event, now_ms)]
+            effects = [internal_error(error, type(event).__name__), *self._collapse(event, now_ms)]
         return [*effects, *self.tick(now_ms)]
 
     def _start(self, now_ms: int) -> list[Effect]:
@@ -164,7 +162,7 @@ class Participant:
             announced = event if isinstance(event, Announce) else None
             return self._rounds.collapse(announced, job, self._work_of(job), now_ms)
         except Exception as error:  # noqa: BLE001 - the boundary
-            return [_internal(error, "refusing"), *self._rounds.forget()]
+            return [internal_error(error, "refusing"), *self._rounds.forget()]
 
     def _in_job(self, event: Event, job: Job, work: Work, now_ms: int, *, asked_ms: int | None = None) -> list[Effect]:
         """`asked_ms`: when the event arrived, if that was earlier."""
@@ -311,15 +309,3 @@ class Participant:
         if self._work is None or self._work.plan_hash != job.plan:
             self._work = Work.of(job.signed.body)
         return self._work
-
-
-def _internal(error: Exception, what: str) -> Log:
-    """What went wrong, with its traceback, for the hospital's own log.
-
-    Raises:
-        the error itself, when this silo's own files fail it.
-    """
-    if is_fatal(error):
-        raise error
-    trace = "".join(traceback.format_exception(error))
-    return Log(f"An internal error in {what}; it is refused.\n{trace}", warning=True)

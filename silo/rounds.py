@@ -10,22 +10,20 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Final
 
-from feddrm.contract.announce import check_announcement
 from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.messages import AbortRequest, Announce, DeclineReason, PlanAnswer, SiloFrame
 from privacy.errors import BudgetRefused
 from privacy.leaves import AbortReason
-from secagg.aborts import abort_certificate_valid, abort_frame
+from secagg.aborts import abort_frame
 from secagg.client import join
-from secagg.errors import MisuseError, ProtocolViolation, UnsoundError, WireError
-from secagg.keys import signature_valid
+from secagg.errors import MisuseError
 from secagg.quantise import quantise
 from secagg.session import Announcement
-from secagg.wire import COORDINATOR, Step
+from silo.admission import Admission
 from silo.books import Books
 from silo.boundary import INTERNAL
 from silo.catchup import Outcomes
-from silo.context import Context, Work, current_model, place_of
+from silo.context import Context, Work, current_model
 from silo.database import NO_RESTORE
 from silo.effects import Effect, Log, Send, StopTraining, Train, Trained, TrainingFailed
 from silo.offers import Offers
@@ -34,7 +32,6 @@ from silo.session import Session
 from silo.slots import slot_end_ms
 from silo.state import Entered, Job
 
-_LARGEST_ATTEMPT: Final = 1 << 16
 # R1 is waited for train_seconds; the last slot ends before.
 _LIMIT: Final = 0.9
 # What the coordinator learns of everything that is this hospital's own business.
@@ -61,6 +58,7 @@ class Rounds:
         self._books = books
         self._outcomes = outcomes
         self._permission = permission
+        self._admission = Admission(context, outcomes)
         self._training: tuple[bytes, int] | None = None
         self._asked: tuple[bytes, int, int] = (b"", 0, 0)
         self._answered: tuple[bytes, int] = (b"", 0)
@@ -94,7 +92,7 @@ class Rounds:
         opened = hashlib.sha256(event.frame.body).digest()
         if self.current is not None and self.current.opened == opened:
             return self._again()
-        if not self._signed(event):
+        if not self._admission.signed(event):
             return [Log("Ignored an announcement that the coordinator's round key did not sign.", warning=True)]
         if self._books.behind(work, job):
             # Not even an abort: this copy does not know whether it released shares in that session.
@@ -102,7 +100,7 @@ class Rounds:
                 Log(f"agent.db is older than the ledger, so round {job.round + 1} is left alone. {NO_RESTORE}", True)
             ]
         try:
-            announcement = self._check(event, job, work, now_ms)
+            announcement = self._admission.check(event, job, work, now_ms)
         except (VerificationError, MalformedError) as error:
             return [*self._refuse(opened, str(error)), *self._outcomes.overruled(event.previous, job, work, now_ms)]
         problem = problem or self._permission.problem(work, now_ms)
@@ -112,7 +110,7 @@ class Rounds:
                 Offers.note_declined(self._context, job.plan, DeclineReason.POLICY, problem),
                 Send(PlanAnswer(job.plan, accepted=False, reason=DeclineReason.POLICY)),
             ]
-        unmaskable = self._retry_problem(event, announcement)
+        unmaskable = self._admission.retry_problem(event, announcement)
         self._enter(event, announcement, opened)
         preparing = Preparing(event, announcement, opened, asked_ms)
         if unmaskable:
@@ -179,7 +177,7 @@ class Rounds:
         if event is not None:
             opened = hashlib.sha256(event.frame.body).digest()
             if current is None or current.opened != opened:
-                return self._refuse(opened, INTERNAL) if self._signed(event) else []
+                return self._refuse(opened, INTERNAL) if self._admission.signed(event) else []
         if isinstance(current, Session):
             return current.collapse()
         if not isinstance(current, Preparing):
@@ -214,14 +212,6 @@ class Rounds:
             return [Log(f"Round {number} was interrupted in training; its budget stays spent.", warning=True)]
         return []
 
-    def _signed(self, event: Announce) -> bool:
-        frame = event.frame
-        return (
-            frame.step == Step.ANNOUNCE
-            and frame.sender == COORDINATOR
-            and signature_valid(Step.ANNOUNCE, frame.body, frame.signature, self._context.roster.round_key)
-        )
-
     def _refuse(self, opened: bytes, reason: str) -> list[Effect]:
         """Say so at once, or the coordinator waits for the deadline. The statement is for good, so it is durable."""
         state = self._context.state
@@ -233,45 +223,6 @@ class Rounds:
             Log(f"Refused an announcement: {reason}", warning=True),
             self._last_word(opened, released, "announcement refused"),
         ]
-
-    def _check(self, event: Announce, job: Job, work: Work, now_ms: int) -> Announcement:
-        try:
-            announcement = Announcement.decode(event.frame.body)
-        except (WireError, UnsoundError) as error:
-            raise VerificationError(f"It is unsound: {error}.") from error
-        previous = self._outcomes.certified(event.previous, job, work, now_ms)
-        place = place_of(self._context, work, job, previous)
-        check_announcement(announcement, work.plan, place, self._context.me)
-        position = (announcement.stage, announcement.round, announcement.attempt)
-        if position <= self._context.state.highest(job.plan):
-            raise VerificationError("Its stage, round and attempt do not rise.")
-        if self._context.state.was_refused(announcement.hash()):
-            raise VerificationError("It was refused before.")
-        if announcement.attempt > _LARGEST_ATTEMPT:
-            raise VerificationError("Its attempt is out of range.")
-        if announcement.deadline_ms <= now_ms:
-            raise VerificationError("Its deadline has passed.")
-        return announcement
-
-    def _retry_problem(self, event: Announce, announcement: Announcement) -> str:
-        """Why the update of this round may not be masked again, or nothing (design 6, "Spent rounds and retries")."""
-        a, state = announcement, self._context.state
-        for entered in state.entered(a.plan, a.stage, a.round):
-            if entered.released:
-                return "unmasking shares of this round were released here"
-            if not entered.masked or entered.certified:
-                continue
-            try:
-                abort_certificate_valid(
-                    event.abort_certificate,
-                    announce_body=entered.announcement,
-                    members=self._context.identities(entered.members),
-                    u1=entered.members,
-                )
-            except ProtocolViolation as violation:
-                return f"attempt {entered.attempt} was masked and has no abort certificate: {violation.reason}"
-            state.mark(a.plan, a.stage, a.round, entered.attempt, "certified")
-        return ""
 
     def _enter(self, event: Announce, announcement: Announcement, opened: bytes) -> None:
         a = announcement

@@ -109,7 +109,7 @@ def test_an_error_in_a_session_is_a_signed_abort(
 
 
 WHERE: dict[str, Callable[[House, pytest.MonkeyPatch], None]] = {
-    "before it is entered": lambda h, m: m.setattr(h.participant._rounds, "_check", broken),
+    "before it is entered": lambda h, m: m.setattr(h.participant._rounds._admission, "check", broken),
     "on entering": lambda h, m: m.setattr(h.state, "enter", broken),
     "on reserving": lambda h, m: m.setattr(h.gate, "reserve", broken),
     "after reserving": lambda h, m: m.setattr(h.state, "personal", broken),
