@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -67,8 +66,8 @@ class Blobs:
             raise VerificationError(f"The stored {kind} blob {blob.hex()[:16]} is damaged.")
         return data
 
-    def chunks(self, kind: str, blob: bytes, offset: int) -> Generator[Chunk, None, None]:
-        """The chunks of a blob from `offset` on, each read when it is asked for: a large blob is never in memory.
+    def chunk(self, kind: str, blob: bytes, offset: int) -> Chunk | None:
+        """The chunk of a blob that starts at `offset`, or None at its end. A large blob is never in memory.
 
         The whole was checked when it was put there, and whoever receives it checks it again.
 
@@ -77,17 +76,14 @@ class Blobs:
             MalformedError: `offset` lies outside the blob.
         """
         try:
-            file = self.path(kind, blob).open("rb")
+            with self.path(kind, blob).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                data = os.pread(file.fileno(), CHUNK_BYTES, offset) if offset < size else b""
         except FileNotFoundError as error:
             raise InputError(f"There is no {kind} blob {blob.hex()[:16]}.") from error
-        with file:
-            size = os.fstat(file.fileno()).st_size
-            if offset > size:
-                raise MalformedError(f"Offset {offset} lies outside a blob of {size} bytes.")
-            file.seek(offset)
-            while data := file.read(CHUNK_BYTES):
-                yield Chunk(blob, size, offset, data, blob_hash(data))
-                offset += len(data)
+        if offset > size:
+            raise MalformedError(f"Offset {offset} lies outside a blob of {size} bytes.")
+        return Chunk(blob, size, offset, data, blob_hash(data)) if data else None
 
     def has(self, kind: str, blob: bytes) -> bool:
         """Whether a blob is there."""

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from aggregator.blobs import MODELS, hash_of
+from aggregator.blobs import MODELS
 from aggregator.coordinator import Coordinator
 from aggregator.events import BlobReader
-from aggregator.job import Job, Presence, model_bytes
+from aggregator.job import Job, Presence
 from aggregator.phases import Ended, Gathering, Phase, Proposing
 from aggregator.release import Candidate, Releases
 from feddrm.contract.codec import FRAME, PLAN_ANSWER, READY, ROUND_OUTCOME, ROUND_SUMMARY, SIGNED
@@ -54,7 +54,7 @@ def blobs_of(coordinator: Coordinator) -> frozenset[bytes]:
     """The model blobs that this state needs."""
     blobs = {candidate.model for candidate in coordinator.releases.candidates.values()}
     if coordinator.job is not None:
-        blobs.add(hash_of(model_bytes(coordinator.job)))
+        blobs.add(coordinator.job.blob)
     return frozenset(blobs)
 
 
@@ -85,7 +85,7 @@ def _job(job: Job) -> dict[str, Any]:
     return {
         "plan": _text(SIGNED.encode(job.signed_plan.signed)),
         "roster": _text(SIGNED.encode(job.signed_roster)),
-        "model": hash_of(model_bytes(job)).hex(),
+        "model": job.blob.hex(),
         "models": [model.hex() for model in job.models],
         "started_ms": job.started_ms,
         "phase": _phase(job.phase),

@@ -12,7 +12,6 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from aggregator import aborting, acknowledge, gather, offences, outcomes, rounds
-from aggregator.blobs import hash_of
 from aggregator.events import (
     Detached,
     Effect,
@@ -28,7 +27,7 @@ from aggregator.events import (
     Stamp,
     Ticked,
 )
-from aggregator.job import Job, Presence, Room, model_bytes
+from aggregator.job import Job, Presence, Room
 from aggregator.phases import Aborting, Acknowledging, Gathering, Proposing, Running
 from aggregator.release import Candidate, Releases
 from feddrm.contract.errors import InputError, NotAuthorisedError
@@ -227,7 +226,7 @@ class Coordinator:
         phase = job.phase
         if isinstance(phase, Proposing):
             signatures = tuple(phase.signatures[silo] for silo in job.plan.silos if silo in phase.signatures)
-            candidate = Candidate(job.signed_plan, phase.statement, signatures, hash_of(model_bytes(job)))
+            candidate = Candidate(job.signed_plan, phase.statement, signatures, job.blob)
             known = self.releases.candidates.get(candidate.id)
             if known is None or not known.published:
                 self.releases.candidates[candidate.id] = candidate

@@ -207,8 +207,9 @@ class Engine:
         milestone = self.coordinator.milestone()
         if milestone is None or (milestone == self._milestone and self._events < _EVENTS_BETWEEN_CHECKPOINTS):
             return
-        if self.coordinator.job is not None:
-            self.store.blobs.put(MODELS, model_bytes(self.coordinator.job))
+        job = self.coordinator.job
+        if job is not None and not self.store.blobs.has(MODELS, job.blob):
+            self.store.blobs.put(MODELS, model_bytes(job))
         self.store.checkpoint(self._sequence, checkpoint.encode(self.coordinator))
         self._milestone = milestone
         self._events = 0

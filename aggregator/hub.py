@@ -283,13 +283,11 @@ class Hub:
         return await self.file(lambda: self._engine.store.uploads.held(silo, blob, size))
 
     async def fetch(self, kind: str, blob: bytes, offset: int) -> AsyncGenerator[Chunk, None]:
-        """The chunks of a blob from `offset` on, read one by one as they are sent. Errors as Blobs.chunks."""
-        chunks = self._engine.store.blobs.chunks(kind, blob, offset)
-        try:
-            while (chunk := await self.file(lambda: next(chunks, None))) is not None:
-                yield chunk
-        finally:
-            chunks.close()
+        """The chunks of a blob from `offset` on, read one by one as they are sent. Errors as Blobs.chunk."""
+        blobs = self._engine.store.blobs
+        while (chunk := await self.file(lambda at=offset: blobs.chunk(kind, blob, at))) is not None:  # type: ignore[misc]
+            yield chunk
+            offset += len(chunk.data)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -103,6 +104,14 @@ class Job:
     quarrels: dict[str, int] = field(default_factory=dict)
     outcomes: list[RoundOutcome] = field(default_factory=list)
     history: list[RoundSummary] = field(default_factory=list)
+    _named: tuple[npt.NDArray[np.int64], bytes] | None = field(default=None, repr=False)
+
+    @property
+    def blob(self) -> bytes:
+        """SHA-256 of `model_bytes`, taken once for each model: a large one takes a while."""
+        if self._named is None or self._named[0] is not self.model:
+            self._named = (self.model, hashlib.sha256(model_bytes(self)).digest())
+        return self._named[1]
 
     @classmethod
     def start(cls, plan: SignedPlan, roster: Roster, signed_roster: Signed, now_ms: int) -> Self:
@@ -172,7 +181,9 @@ class Job:
         self.history.append(summary)
         if model is not None:
             self.model = model
-        self.models.append(model_hash(self.model))
+            self.models.append(model_hash(model))
+        else:
+            self.models.append(self.models[-1])
 
     def published(self) -> int:
         """How many rounds were published so far."""
@@ -194,4 +205,4 @@ class Job:
 
 def model_bytes(job: Job) -> bytes:
     """The newest shared model as its blob holds it: int64, little-endian."""
-    return job.model.astype("<i8").tobytes()
+    return job.model.astype("<i8", copy=False).tobytes()

@@ -129,7 +129,7 @@ def plan_of(house: House, words32: int, rounds: int) -> Plan:
 
 
 def _network(words32: int, silos: int) -> tuple[int, tuple[int, ...]]:
-    """(features, hidden widths) of a network with one or two hidden layers and exactly so many shared parameters."""
+    """(features, hidden widths) of a network with at most three hidden layers and exactly so many shared parameters."""
     for width in range(1, 129):
         features, rest = divmod(words32 - silos * (width + 1) - width, width)
         if rest == 0 and 1 <= features <= 64:
@@ -140,4 +140,10 @@ def _network(words32: int, silos: int) -> tuple[int, tuple[int, ...]]:
             first, rest = divmod(words32 - width - silos * (width + 1), features + 1 + width)
             if rest == 0 and 1 <= first <= 4096:
                 return features, (first, width)
+    for first in range(4096, 1024, -1):
+        for features in range(1, 65):
+            rest = words32 - (features + 1) * first - (first + 1) * 4096 - silos
+            last, left = divmod(rest, 4097 + silos)
+            if left == 0 and 1 <= last <= 4096:
+                return features, (first, 4096, last)
     raise ValueError(f"no network here has {words32} shared parameters")

@@ -77,8 +77,9 @@ class Run:
         self.sums = sums
         self.logs = root
 
-    def measure(self) -> dict[str, Any]:
-        """Run all sums; returns seconds of each (without the first), CPU seconds a sum, bytes of each sum's silos."""
+    def measure(self, patience: float = _PATIENCE_SECONDS) -> dict[str, Any]:
+        """Run all sums; returns the seconds of each but the first, CPU seconds a sum, and the bytes that
+        one silo sends for a sum (at most; 0 where they are not counted)."""
         house, signed = self.house, sign_plan(self.plan, load_operator_home(self.house.operator).key)
         with ExitStack() as stack:
             if self.proxy is not None:
@@ -91,19 +92,21 @@ class Run:
                 for name in house.silos
             ]
             self._start(signed.signed)
-            self._await(WARM_UP)
-            before, sent = self._cpu(server, silos), self._sent()
+            self._await(WARM_UP, patience)
+            before = self._cpu(server, silos)
             first = len(self._verified())
-            self._await(WARM_UP + self.sums)
+            self._await(WARM_UP + self.sums, patience)
             after = self._cpu(server, silos)
             counted = len(self._verified()) - first
-            uploaded = [now - then for now, then in zip(self._sent(), sent, strict=True)]
+            # Over the whole life of a silo's one connection: the handshake and the job's start are in it.
+            sent = max((pair.up for pair in self.proxy.pairs), default=0) if self.proxy is not None else 0
+            sums = len(self._verified())
         used = [(b - a) / counted for a, b in zip(before, after, strict=True)]
         return {
             "seconds": self._seconds(),
             "cpu_coordinator_s": used[0],
             "cpu_silo_s": statistics.mean(used[1:]),
-            "bytes_up": max(uploaded, default=0) / counted,
+            "bytes_up": sent / sums,
         }
 
     def _start(self, signed: Signed) -> None:
@@ -122,9 +125,6 @@ class Run:
     def _cpu(server: subprocess.Popen[bytes], silos: Sequence[subprocess.Popen[bytes]]) -> list[float]:
         return [cpu_seconds(child.pid) for child in (server, *silos)]
 
-    def _sent(self) -> list[int]:
-        return [pair.up for pair in self.proxy.pairs] if self.proxy is not None else []
-
     def _verified(self) -> dict[int, float]:
         """When the last silo had verified each round's sum, for rounds that all silos verified."""
         times: dict[int, list[float]] = {}
@@ -134,11 +134,11 @@ class Run:
                 times.setdefault(int(number), []).append(float(when))
         return {number: max(when) for number, when in times.items() if len(when) == len(self.house.silos)}
 
-    def _await(self, rounds: int) -> None:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+    def _await(self, rounds: int, patience: float) -> None:
+        deadline = time.monotonic() + patience
         while len(self._verified()) < rounds:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{len(self._verified())} of {rounds} sums after {_PATIENCE_SECONDS:.0f} s")
+                raise TimeoutError(f"{len(self._verified())} of {rounds} sums after {patience:.0f} s")
             time.sleep(0.2)
 
     def _seconds(self) -> list[float]:
