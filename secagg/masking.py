@@ -145,7 +145,7 @@ class ReadyToMask(State[_Ready]):
         """Mask this silo's vector, once.
 
         Args:
-            words32: int64[n], or uint32[n] in two's complement; |q| at most the announced value bound.
+            words32: int32[n] or int64[n], or uint32[n] in two's complement; |q| at most the announced value bound.
             words64: int64[m], or uint64[m] in two's complement; |q| at most WORD64_BOUND.
 
         Returns:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secagg.errors import MisuseError
+from secagg.session import RING_BOUND
 
 # A chunk of reals stays in the first two levels of cache through all passes over it.
 _CHUNK: Final = 1 << 15
@@ -19,25 +20,26 @@ def value_bound(clip: float, fraction_bits: int) -> int:
     return math.ceil(math.ldexp(clip, fraction_bits))
 
 
-def quantise(values: NDArray[np.floating[Any]], clip: float, fraction_bits: int) -> NDArray[np.int64]:
+def quantise(values: NDArray[np.floating[Any]], clip: float, fraction_bits: int) -> NDArray[np.int32]:
     """Clip to [-clip, clip], scale by 2**fraction_bits and round half to even.
 
     Args:
         values: float64[n], or a narrower type; finite.
 
     Returns:
-        int64[n] with |q| <= value_bound(clip, fraction_bits); exact, since scaling by a power of two is.
+        int32[n] with |q| <= value_bound(clip, fraction_bits); exact, since scaling by a power of two is.
 
     Raises:
-        MisuseError: an entry is NaN or infinite: training went wrong, and a number in its place would hide that.
+        MisuseError: an entry is NaN or infinite: training went wrong, and a number in its place would hide that; or
+            the bound does not fit the ring.
     """
     if not (math.isfinite(clip) and clip > 0 and 0 <= fraction_bits <= 52):
         raise MisuseError("clip must be positive and finite, and fraction_bits 0 to 52")
-    if math.ldexp(clip, fraction_bits) >= 2.0**62:
-        raise MisuseError("clip * 2**fraction_bits leaves the integers")
+    if value_bound(clip, fraction_bits) >= RING_BOUND:
+        raise MisuseError("clip * 2**fraction_bits leaves the ring, which has 2**30")
     if values.ndim != 1 or values.dtype.kind != "f" or values.dtype.itemsize > 8:
         raise MisuseError(f"a vector has one dimension and real entries, not shape {values.shape} of {values.dtype}")
-    result = np.empty(len(values), dtype=np.int64)
+    result = np.empty(len(values), dtype=np.int32)
     scratch = np.empty(min(_CHUNK, len(values)), dtype=np.float64)
     for start in range(0, len(values), _CHUNK):
         part = values[start : start + _CHUNK]

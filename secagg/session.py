@@ -17,7 +17,7 @@ RING_BOUND: Final = 1 << 30
 WORD64_BOUND: Final = 1 << 40
 MAXIMUM_WORDS32: Final = 1 << 28
 MAXIMUM_WORDS64: Final = 1 << 24
-TAGS: Final = 4
+TAGS: Final = 2
 
 
 def vector_size(words32: int, words64: int) -> int:

@@ -1,18 +1,22 @@
-"""Tags by which every silo verifies the published sum: tag_u = <r, q_u> + o_u in Z_2^64 (design section 6).
+"""Tags by which every silo verifies the published sum: tag_u = F(q_u) + o_u modulo p = 2^56 - 5 (design section 6).
 
-All silos know G, the coordinator does not; weights r and offsets o_u come from it. Sums of tags verify sums of vectors,
-and without the offset zeros and multiples would verify as well.
+All silos know G, the coordinator does not; the linear function F and the offsets o_u come from it. Sums of tags verify
+sums of vectors, and without the offset zeros and multiples would verify as well.
 
-A published sum that differs from the true one by d passes a tag if <r, d> is the change made to that tag. Be 2^v the
-largest power of two that divides every entry of d under r, and i an entry that 2^(v+1) does not divide: as r_i is
-uniform, <r, d> is a uniform multiple of 2^v, so the tag passes with probability 2^(v-64) at most, however many entries
-differ and whatever the others are. The range checks bound v: 30 for a words32 entry, 47 for a words64 entry. Hence four
-tags: two over both segments, and two more over words64 alone, which is short.
+F has two levels. A vector is cut into blocks of LENGTH entries; each gives COLUMNS inner products with the same short
+weights R, and F is the inner product of all of these with long weights A, modulo p. The first level, where the work
+is, needs no keystream as long as the vector and is a product of small float64 matrices that is exact: entries below
+2^30 times weights below 2^11, 2^11 of them, stay below 2^53 in any order of addition.
+
+A published sum that differs from the true one by d, some entry of it not divisible by p, passes a tag if F(d) is the
+change made to that tag. For a block with such an entry each column of R is hit with at most one of 2^11 values of the
+entry's weight, so that all columns vanish with probability 2^-121; if one does not, its weight in A is hit with at most
+two of 2^56 values, in each of two tags: 2^-110. It does not matter how many entries differ, and by what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -20,51 +24,97 @@ from numpy.typing import NDArray
 
 from secagg import labels
 from secagg.keys import derive, framed
-from secagg.masks import CHUNK_BYTES, Keystream
+from secagg.masks import Keystream
 from secagg.session import TAGS
 
-# Tags from this one on are over words64 alone.
-_NARROW: Final = 2
-_WORDS: Final = CHUNK_BYTES // 8
+PRIME: Final = (1 << 56) - 5
+LENGTH: Final = 2048
+COLUMNS: Final = 11
+SHORT_BITS: Final = 11
+_LIMB_BITS: Final = 24
+# OpenBLAS starts threads for products beyond 2^18 multiplications: slower here, and not ours to take from training.
+_BLOCKS: Final = (1 << 18) // (LENGTH * COLUMNS)
+_HALF: Final = 28
+_TERMS: Final = 128
+
+Limb = Callable[[NDArray[Any]], NDArray[Any]]
 
 
-def group_secret(session: bytes, transcript: bytes, secrets: Sequence[bytes]) -> bytes:
+def group_secret(session: bytes, transcript: bytes, secrets: Iterable[bytes]) -> bytes:
     """G from all g_u in roster order (32 bytes)."""
     return derive(framed(*secrets), labels.TAG_SECRET, session, transcript)
 
 
-def products(group: bytes, session: bytes, words32: NDArray[Any], words64: NDArray[Any]) -> NDArray[np.uint64]:
-    """<r, q> modulo 2^64 for each tag (uint64[TAGS]), q the concatenation of the tag's segments (signed integers)."""
-    streams = [Keystream(derive(group, labels.TAG_WEIGHTS, session, index.to_bytes(1))) for index in range(TAGS)]
-    totals = np.zeros(TAGS, dtype=np.uint64)
-    _accumulate(totals[:_NARROW], streams[:_NARROW], words32)
-    _accumulate(totals, streams, words64)
-    return totals
+def products(group: bytes, session: bytes, words32: NDArray[Any], words64: NDArray[Any]) -> tuple[int, ...]:
+    """F of a vector for each tag, below p. Arguments as of `tags`."""
+    short = _short_weights(group, session, min(LENGTH, max(len(words32), len(words64))))
+    narrow = _inner(words32, short)
+    high = _inner(words64, short, lambda part: part >> _LIMB_BITS)
+    low = _inner(words64, short, lambda part: part & ((1 << _LIMB_BITS) - 1))
+    found = []
+    for tag in range(TAGS):
+        stream = Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([1 + tag])))
+        total = _dot(_long_weights(stream, len(narrow)), narrow)
+        weights = _long_weights(stream, len(high))
+        total += _dot(weights, low) + (_dot(weights, high) << _LIMB_BITS)
+        found.append(total % PRIME)
+    return tuple(found)
 
 
-def _accumulate(totals: NDArray[np.uint64], streams: Sequence[Keystream], values: NDArray[Any]) -> None:
-    """Add to each total the product of the next words of its stream with `values`."""
+def _short_weights(group: bytes, session: bytes, rows: int) -> NDArray[np.float64]:
+    """R: float64[rows, COLUMNS], integers below 2^SHORT_BITS."""
+    words = Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([0]))).words(rows * COLUMNS, "<u2")
+    return (words & ((1 << SHORT_BITS) - 1)).astype(np.float64).reshape(rows, COLUMNS)
+
+
+def _long_weights(stream: Keystream, count: int) -> NDArray[np.uint64]:
+    """The next `count` of A: uint64[count], below 2^56."""
+    return stream.words(count, "<u8") >> np.uint64(8)
+
+
+def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None = None) -> NDArray[np.int64]:
+    """The first level: int64[blocks * COLUMNS], exact. `limb` takes the part of each entry that is meant."""
+    blocks = -(-len(values) // LENGTH)
+    found = np.empty((blocks, COLUMNS))
+    step = _BLOCKS * LENGTH
+    buffer = np.empty(min(step, len(values)))
+    for start in range(0, len(values), step):
+        part = values[start : start + step]
+        entries = buffer[: len(part)]
+        np.copyto(entries, part if limb is None else limb(part))
+        whole, rest = divmod(len(part), LENGTH)
+        at = start // LENGTH
+        if whole:
+            np.matmul(entries[: whole * LENGTH].reshape(whole, LENGTH), short, out=found[at : at + whole])
+        if rest:
+            np.matmul(entries[whole * LENGTH :], short[:rest], out=found[at + whole])
+    return found.astype(np.int64).ravel()
+
+
+def _dot(weights: NDArray[np.uint64], values: NDArray[np.int64]) -> int:
+    """The inner product modulo p, up to a multiple of it; halves of 28 bits, so that 128 products fit 64 bits."""
     if not len(values):
-        return
-    weights = np.empty((len(streams), min(_WORDS, len(values))), dtype="<u8")
-    rows = [row.data.cast("B") for row in weights]
-    chunk = np.empty(weights.shape[1], dtype=np.int64)
-    for start in range(0, len(values), _WORDS):
-        part = values[start : start + _WORDS]
-        entries = chunk[: len(part)]
-        np.copyto(entries, part)
-        for keystream, row in zip(streams, rows, strict=True):
-            keystream.into(row, entries.nbytes)
-        totals += np.einsum("ij,j->i", weights[:, : len(part)], entries.view(np.uint64))
+        return 0
+    residues = (values % PRIME).astype(np.uint64)
+    starts = np.arange(0, len(values), _TERMS)
+    mask, shift = np.uint64((1 << _HALF) - 1), np.uint64(_HALF)
+
+    def partial(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> int:
+        return sum(np.add.reduceat(one * other, starts).tolist())
+
+    w_low, w_high, r_low, r_high = weights & mask, weights >> shift, residues & mask, residues >> shift
+    middle = partial(w_low, r_high) + partial(w_high, r_low)
+    return partial(w_low, r_low) + (middle << _HALF) + (partial(w_high, r_high) << (2 * _HALF))
 
 
-def offsets(group: bytes, session: bytes, silos: Iterable[str]) -> NDArray[np.uint64]:
-    """The sum of o_u over the silos, modulo 2^64, for each tag (uint64[TAGS])."""
-    totals = np.zeros(TAGS, dtype=np.uint64)
+def offsets(group: bytes, session: bytes, silos: Iterable[str]) -> tuple[int, ...]:
+    """The sum of o_u over the silos, each below 2^56 and uniform modulo p up to 5 * 2^-56, for each tag."""
+    totals = [0] * TAGS
     for silo in silos:
-        key = derive(group, labels.TAG_OFFSET, session, silo.encode("ascii"))
-        totals += Keystream(key).words(TAGS, "<u8")
-    return totals
+        stream = Keystream(derive(group, labels.TAG_OFFSET, session, silo.encode("ascii")))
+        for tag, offset in enumerate(_long_weights(stream, TAGS).tolist()):
+            totals[tag] += offset
+    return tuple(totals)
 
 
 def tags(
@@ -73,9 +123,17 @@ def tags(
     """The tags of a vector that is the sum of the silos' vectors (one silo: what it sends; U3: what must come out).
 
     Args:
-        words32, words64: the two segments without tags, signed integers of any width up to 64 bits.
+        words32: the segment without tags, signed integers of any width, |q| < 2^30 (RING_BOUND).
+        words64: the same, |q| < 2^47.
 
     Returns:
-        uint64[TAGS].
+        uint64[TAGS], below p. Silos' tags are summed in Z_2^64, which a hundred of them do not fill: compare with
+        `tags_agree`.
     """
-    return products(group, session, words32, words64) + offsets(group, session, silos)
+    pairs = zip(products(group, session, words32, words64), offsets(group, session, silos), strict=True)
+    return np.array([(product + offset) % PRIME for product, offset in pairs], dtype=np.uint64)
+
+
+def tags_agree(expected: NDArray[np.uint64], summed: NDArray[np.uint64]) -> bool:
+    """Whether a sum of silos' tags (uint64[TAGS], not reduced) is what `tags` gives for the sum of their vectors."""
+    return [int(tag) % PRIME for tag in summed] == [int(tag) for tag in expected]

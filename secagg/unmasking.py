@@ -15,7 +15,7 @@ from secagg.errors import ProtocolViolation, WireError
 from secagg.exhibits import loose
 from secagg.keys import sign, signature_valid
 from secagg.states import RequestState, read_request, require_own, require_quorum
-from secagg.tags import tags
+from secagg.tags import tags, tags_agree
 from secagg.vector import in_range, view_sum
 from secagg.wire import COORDINATOR, Frame, Step
 
@@ -53,10 +53,10 @@ class _Unmasked:
 class VerifiedSum:
     """The sum of the survivors' vectors, verified by all tags.
 
-    `words32` is int64[n] and `words64` int64[m], lifted to signed; `sum` is SHA-256 of the published bytes.
+    `words32` is int32[n] and `words64` int64[m], read-only, in the published bytes; `sum` is their SHA-256.
     """
 
-    words32: NDArray[np.int64]
+    words32: NDArray[np.int32]
     words64: NDArray[np.int64]
     survivors: tuple[str, ...]
     sum: bytes
@@ -167,10 +167,9 @@ class AwaitingSum(RequestState[_Unmasked, VerifiedSum]):
         if not in_range(announcement, len(data.u3), words32, words64):
             raise ProtocolViolation(COORDINATOR, "a sum outside the range of its summands", evidence)
         expected = tags(data.group, data.session, words32, words64, data.u3)
-        if not np.array_equal(expected, published):
+        if not tags_agree(expected, published):
             raise ProtocolViolation(COORDINATOR, "a sum that its tags do not verify", evidence)
-        lifted32, lifted64 = words32.astype(np.int64), words64.astype(np.int64)
-        return VerifiedSum(lifted32, lifted64, data.u3, body.sum, data.session)
+        return VerifiedSum(words32, words64, data.u3, body.sum, data.session)
 
     def _check_signers(self, data: _Unmasked, body: Publish, evidence: bytes) -> None:
         context, survivors = self._context, set(data.u3)

@@ -47,7 +47,7 @@ def signed_input(values: NDArray[np.integer[Any]], count: int, bound: int, bits:
     """One segment of a silo's own vector as signed integers, without a copy.
 
     Args:
-        values: int64[count], or unsigned of `bits` bits[count] in two's complement.
+        values: int64[count], signed of `bits` bits[count], or unsigned of `bits` bits in two's complement.
 
     Raises:
         MisuseError: another type or length, or an entry beyond `bound`: the sum could wrap unseen.
@@ -57,8 +57,8 @@ def signed_input(values: NDArray[np.integer[Any]], count: int, bound: int, bits:
         raise MisuseError(f"a segment has {count} entries, not shape {array.shape}")
     if array.dtype == np.dtype(f"u{bits // 8}"):
         array = np.ascontiguousarray(array).view(np.dtype(f"i{bits // 8}"))
-    elif array.dtype != np.int64:
-        raise MisuseError(f"a segment holds int64 or uint{bits}, not {array.dtype}")
+    elif array.dtype not in (np.int64, np.dtype(f"i{bits // 8}")):
+        raise MisuseError(f"a segment holds int64, int{bits} or uint{bits}, not {array.dtype}")
     if count and (int(array.max()) > bound or int(array.min()) < -bound):
         raise MisuseError(f"an entry lies outside [-{bound}, {bound}]")
     return array

@@ -19,9 +19,9 @@ from privacy.note import open_head
 from privacy.witness import check_proof, make_proof
 from secagg.session import Announcement
 from silo.context import Context, Work, commitment_key
-from silo.effects import DataLoaded, Int64s
+from silo.effects import DataLoaded
 from silo.peers import Heads
-from silo.state import Job, State
+from silo.state import Integers, Job, State
 
 _SHOWN: Final = "heads shown"
 _ALLOCATED: Final = "allocated"
@@ -155,7 +155,7 @@ class Books:
         """
         self._context.gate.reserve(work.plan_hash, work.stage, number, event_of(work), model=model, now_ms=now_ms)
 
-    def commit(self, work: Work, number: int, q: Int64s, now_ms: int) -> None:
+    def commit(self, work: Work, number: int, q: Integers, now_ms: int) -> None:
         """Commit to a round's quantised update; again for the same update: nothing."""
         gate = self._context.gate
         reservation = gate.reserved(work.plan_hash, work.stage, number)

@@ -10,6 +10,10 @@ them bring a round back that it declared lost.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from feddrm.contract import labels
 from feddrm.contract.announce import NO_PREVIOUS, outcome_hash
@@ -217,7 +221,7 @@ class Outcomes:
             warning=True,
         )
 
-    def _next(self, job: Job, work: Work, number: int, words: Int64s, count: int) -> Int64s:
+    def _next(self, job: Job, work: Work, number: int, words: NDArray[np.signedinteger[Any]], count: int) -> Int64s:
         plan = work.plan
         return apply(
             self._model(job, number - 1),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from feddrm.contract.signed import Signed
 from silo.database import Database
 
 Int64s = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.signedinteger[Any]]
 Outcome = Literal["released", "lost"]
 
 _SESSION: Final = "attempt, announcement, session, boot, members, masked, released, certified"
@@ -204,7 +205,7 @@ class State(Database):
         ).fetchone()
         return None if row is None else np.frombuffer(row[0], "<i8").astype(np.int64)
 
-    def set_update(self, plan: bytes, stage: int, round_number: int, q: Int64s, personal: Int64s) -> None:
+    def set_update(self, plan: bytes, stage: int, round_number: int, q: Integers, personal: Int64s) -> None:
         """Keep a trained round: the quantised update and the personal head that came with it, in one step.
 
         Raises:

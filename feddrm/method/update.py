@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ _SUM_LIMIT: Final = 1 << 31
 _RATE_LIMIT: Final = 1 << 31
 
 Model = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.signedinteger[Any]]
 Tensors = Mapping[str, npt.NDArray[np.float32]]
 
 
@@ -75,7 +76,7 @@ def check_learning_rate(learning_rate: float) -> int:
     return scaled
 
 
-def apply(model: Model, total: Model, count: int, fraction_bits: int, learning_rate: float) -> Model:
+def apply(model: Model, total: Integers, count: int, fraction_bits: int, learning_rate: float) -> Model:
     """The next model: model + learning_rate * total / (count * 2**fraction_bits).
 
     The step is rounded to the nearest integer, halves away from zero; the learning rate first to a multiple of 2**-24.
@@ -84,7 +85,7 @@ def apply(model: Model, total: Model, count: int, fraction_bits: int, learning_r
 
     Args:
         model: int64[n] in fixed point.
-        total: int64[n], the published sum of quantised updates, lifted to signed.
+        total: int32[n] or int64[n], the published sum of quantised updates, signed.
         count: silos in the sum.
         fraction_bits: of the quantiser.
         learning_rate: the plan's server learning rate.
@@ -94,8 +95,9 @@ def apply(model: Model, total: Model, count: int, fraction_bits: int, learning_r
     """
     rate = check_learning_rate(learning_rate)
     _check_model(model)
-    if total.dtype != np.int64 or total.shape != model.shape:
+    if total.dtype not in (np.int32, np.int64) or total.shape != model.shape:
         raise MalformedError(f"A sum of {total.shape} {total.dtype} does not fit a model of {model.shape} int64.")
+    total = total.astype(np.int64, copy=False)
     if total.size and not (int(total.min()) > -_SUM_LIMIT and int(total.max()) < _SUM_LIMIT):
         raise MalformedError("A sum has an entry outside the range of the ring.")
     if not (1 <= count <= 128 and 1 <= fraction_bits <= 29):

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 P = 2**521 - 1
-TAGS = 4
+TAGS = 2
+PRIME = 2**56 - 5
 SIGNED = {
     "ANNOUNCE": "announce",
     "KEYS": "keys",
@@ -241,12 +242,17 @@ class Session:
 
     def tags(self, silo: str) -> list[int]:
         small, large = self.words(silo)
-        offsets = keystream(self.key(self.group, "TAG_OFFSET", "tag offset", silo), TAGS, "<u8")
+        blocks = [part[at : at + 2048].tolist() for part in (small, large) for at in range(0, len(part), 2048)]
+        rows = max(len(block) for block in blocks)
+        short = keystream(self.key(self.group, "TAG_WEIGHTS", "tag weights", 0), rows * 11, "<u2") % 2048
+        columns = short.reshape(rows, 11).T.tolist()
+        inner = [sum(r * x for r, x in zip(column, block, strict=False)) for block in blocks for column in columns]
+        offsets = keystream(self.key(self.group, "TAG_OFFSET", "tag offset", silo), TAGS, "<u8").tolist()
         found = []
         for tag in range(TAGS):
-            values = (np.concatenate([small, large]) if tag < 2 else large).view(np.uint64)
-            weights = keystream(self.key(self.group, "TAG_WEIGHTS", "tag weights", tag), len(values), "<u8")
-            found.append((int(np.sum(weights * values)) + int(offsets[tag])) % 2**64)
+            long = keystream(self.key(self.group, "TAG_WEIGHTS", "tag weights", 1 + tag), len(inner), "<u8").tolist()
+            total = sum((word >> 8) * x for word, x in zip(long, inner, strict=True))
+            found.append((total + (offsets[tag] >> 8)) % PRIME)
         return found
 
     def send_masked(self) -> None:

@@ -83,7 +83,7 @@ def test_apply_saturates_instead_of_wrapping() -> None:
         (vector(0), vector(INT64_MIN), 3, 20, 1.0),
         (vector(0), vector(2**31), 3, 20, 1.0),
         (vector(0), vector(0, 0), 3, 20, 1.0),
-        (vector(0), np.zeros(1, dtype=np.int32), 3, 20, 1.0),
+        (vector(0), np.zeros(1, dtype=np.uint32), 3, 20, 1.0),
         (np.zeros(1), vector(0), 3, 20, 1.0),
         (np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1), dtype=np.int64), 3, 20, 1.0),
         (vector(0), vector(0), 0, 20, 1.0),

@@ -38,7 +38,7 @@ def add(data: bytes, position: int, value: int, dtype: str, count: int, offset: 
 
 FORGERIES: dict[str, Callable[[bytes], bytes]] = {
     "zeroed": lambda d: bytes(len(d)),
-    "zeroed but for the tags": lambda d: bytes(len(d) - 32) + d[-32:],
+    "zeroed but for the tags": lambda d: bytes(len(d) - 16) + d[-16:],
     "doubled": lambda d: (
         (np.frombuffer(d, "<u4", 7) * 2).astype("<u4").tobytes()
         + (np.frombuffer(d, "<u8", offset=28) * 2).astype("<u8").tobytes()
@@ -47,8 +47,8 @@ FORGERIES: dict[str, Callable[[bytes], bytes]] = {
     "shifted by a power of two": lambda d: add(d, 3, 1 << 19, "<u4", 7),
     "two entries that cancel": lambda d: add(add(d, 0, 1, "<u4", 7), 1, -1, "<u4", 7),
     "two entries exchanged": lambda d: d[4:8] + d[:4] + d[8:],
-    "a 64-bit entry shifted": lambda d: add(d, 0, 1 << 30, "<u8", 6, 28),
-    "a 64-bit entry shifted by a large power of two": lambda d: add(d, 1, -1 << 42, "<u8", 6, 28),
+    "a 64-bit entry shifted": lambda d: add(d, 0, 1 << 30, "<u8", 4, 28),
+    "a 64-bit entry shifted by a large power of two": lambda d: add(d, 1, -1 << 42, "<u8", 4, 28),
 }
 
 
@@ -62,16 +62,16 @@ def test_a_forged_sum_does_not_pass_its_tags(federation: Federation, forgery: st
     session.clients["silo-1"].receive(frame)
 
 
-@pytest.mark.parametrize("tag", [2, 3, 4, 5])
+@pytest.mark.parametrize("tag", [2, 3])
 def test_each_tag_alone_refuses(federation: Federation, tag: int) -> None:
-    """A forger who knew one tag's weights would still have to guess the others."""
+    """A forger who knew one tag's weights would still have to guess the other."""
     session, frame = published(federation)
     with pytest.raises(ProtocolViolation, match="tags"):
-        session.clients["silo-0"].receive(republish(federation, frame, add(frame.attachment, tag, 1, "<u8", 6, 28)))
+        session.clients["silo-0"].receive(republish(federation, frame, add(frame.attachment, tag, 1, "<u8", 4, 28)))
 
 
 @pytest.mark.parametrize(
-    ("position", "value", "dtype", "count", "offset"), [(0, 1 << 31, "<u4", 7, 0), (0, 1 << 63, "<u8", 6, 28)]
+    ("position", "value", "dtype", "count", "offset"), [(0, 1 << 31, "<u4", 7, 0), (0, 1 << 63, "<u8", 4, 28)]
 )
 def test_a_shift_by_half_the_ring_is_refused_by_range_not_by_luck(
     federation: Federation, position: int, value: int, dtype: str, count: int, offset: int

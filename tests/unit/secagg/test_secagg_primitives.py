@@ -178,7 +178,8 @@ def test_the_one_draw_that_is_no_field_element_is_drawn_again() -> None:
 @pytest.mark.parametrize(
     ("words32", "words64"),
     [
-        (np.zeros(7, np.int32), np.zeros(2, np.int64)),
+        (np.zeros(7, np.int16), np.zeros(2, np.int64)),
+        (np.zeros(7, np.int64), np.zeros(2, np.int32)),
         (np.zeros(7, np.float64), np.zeros(2, np.int64)),
         (np.zeros(6, np.int64), np.zeros(2, np.int64)),
         (np.zeros((7, 1), np.int64), np.zeros(2, np.int64)),

@@ -23,18 +23,19 @@ def rounded(value: float, clip: float, bits: int) -> int:
     return round(clipped * 2**bits)
 
 
-@given(st.lists(finite, max_size=50), st.floats(2**-10, 2**9), st.integers(0, 52))
+@given(st.lists(finite, max_size=50), st.floats(2**-10, 2**9), st.integers(0, 20))
 @example([0.5, 1.5, 2.5, -0.5, -1.5, -0.0, 5e-324, 1e300, -1e300], 2.25, 0)
-@example([1.0, -1.0, math.nextafter(1.0, 0.0), math.nextafter(1.0, 2.0)], 1.0, 52)
-@example([511.99999999999994, 512.0, -512.0], 512.0, 52)
+@example([1.0, -1.0, math.nextafter(1.0, 0.0), math.nextafter(1.0, 2.0)], 1.0, 29)
+@example([1.0, -1.0, math.nextafter(1.0, 0.0)], 2.0**-23, 52)
+@example([511.99999999999994, 512.0, -512.0], 512.0, 20)
 def test_quantised_values_are_exact(values: list[float], clip: float, bits: int) -> None:
     result = quantise(np.array(values, dtype=np.float64), clip, bits)
-    assert result.dtype == np.int64
+    assert result.dtype == np.int32
     assert result.tolist() == [rounded(value, clip, bits) for value in values]
     assert all(abs(q) <= value_bound(clip, bits) for q in result.tolist())
 
 
-@given(st.floats(2**-10, 2**9), st.integers(0, 52))
+@given(st.floats(2**-10, 2**9), st.integers(0, 20))
 def test_the_bound_is_kept_by_the_largest_reals_and_is_the_least_such_integer_but_one(clip: float, bits: int) -> None:
     bound = value_bound(clip, bits)
     assert bound == math.ceil(Fraction(clip) * 2**bits)
@@ -59,7 +60,7 @@ def test_chunks_do_not_show(count: int) -> None:
 def test_narrow_reals_are_clipped_as_wide_ones(values: list[float], clip: float) -> None:
     """A clip that float32 does not hold must not be rounded to one that it does."""
     narrow = np.array(values, dtype=np.float32)
-    np.testing.assert_array_equal(quantise(narrow, clip, 40), quantise(narrow.astype(np.float64), clip, 40))
+    np.testing.assert_array_equal(quantise(narrow, clip, 23), quantise(narrow.astype(np.float64), clip, 23))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -79,7 +80,8 @@ def test_what_is_no_vector_of_reals_is_refused(values: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("clip", "bits"), [(0.0, 8), (-1.0, 8), (math.nan, 8), (math.inf, 8), (1.0, 53), (1.0, -1), (2.0**20, 50)]
+    ("clip", "bits"),
+    [(0.0, 8), (-1.0, 8), (math.nan, 8), (math.inf, 8), (1.0, 53), (1.0, -1), (2.0**20, 50), (1.0, 30), (2.0**-23, 53)],
 )
 def test_quantisers_that_are_refused(clip: float, bits: int) -> None:
     with pytest.raises(MisuseError):
