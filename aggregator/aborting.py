@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from aggregator.certify import certificate
@@ -22,8 +23,8 @@ def break_session(job: Job, room: Room, phase: Running, reason: str, *, masked: 
     """Go on after a session that cannot produce a sum. `masked`: a member may have sent a masked input."""
     room.effects.append(Journal(f"round {phase.round} attempt {phase.attempt} broke: {reason}"))
     session = phase.session
-    punish(job, room, session, broken=True)
-    judge_accusations(job, room, session, phase.resting)
+    settled = punish(job, room, session, broken=True)
+    judge_accusations(job, room, session, phase.resting, settled)
     if not masked:
         # Nobody was told whom to mask with, so nobody can have masked: no certificate is needed.
         _retry(job, room, phase, reason, phase.certificate)
@@ -38,12 +39,15 @@ def break_session(job: Job, room: Room, phase: Running, reason: str, *, masked: 
     advance_abort(job, room, job.phase)
 
 
-def judge_accusations(job: Job, room: Room, session: Session, resting: dict[str, str]) -> None:
-    """A silo that in this job was accused by more members than can collude is left out, so that no few silos can expel
-    an honest one. Of a smaller quarrel nobody can tell who lies: accuser and accused sit a round out in turn, or a
-    liar could keep one chosen victim out of every sum by making it complain."""
+def judge_accusations(
+    job: Job, room: Room, session: Session, resting: dict[str, str], settled: Collection[str] = ()
+) -> None:
+    """What is not `settled` by proof is settled by number. A silo that in this job was accused by more members than can
+    collude is left out, so that no few silos can expel an honest one. Of a smaller quarrel nobody can tell who lies:
+    accuser and accused sit a round out in turn, or a liar could keep one chosen victim out of every sum by making it
+    complain."""
     accusers: dict[str, set[str]] = {}
-    for silo in session.aborts:
+    for silo in session.aborts.keys() - set(settled):
         accusers.setdefault(session.said[silo].blamed, set()).add(silo)
     for accused, voices in sorted(accusers.items()):
         member = accused in session.boots
@@ -77,6 +81,9 @@ def advance_abort(job: Job, room: Room, phase: Aborting) -> None:
     session = phase.session
     over = room.stamp.now_ms >= phase.deadline_ms or not phase.waiting()
     found = certificate(session, {silo: job.key(silo) for silo in session.announcement.cohort}, last_chance=over)
+    if found or over:
+        # Who was away when the attempt broke may have brought evidence only now.
+        punish(job, room, session, broken=True)
     if found:
         _retry(job, room, phase, phase.reason, found)
     elif over:

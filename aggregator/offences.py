@@ -1,4 +1,8 @@
-"""What becomes of a silo that was caught: the evidence is kept for good, the silo is left out (design section 6)."""
+"""What becomes of a silo that was caught: the evidence is kept for good, the silo is left out (design section 6).
+
+Evidence in an accusation is judged as anybody could judge it (secagg.evidence): it convicts the accused, or an accuser
+that made it up, and never an honest silo. What proves nothing is a quarrel, and aggregator.aborting settles it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from aggregator.gather import bar
 from aggregator.job import Job, Room
 from aggregator.outcomes import note
 from aggregator.session import Session
+from secagg.evidence import Verdict, judge
 
 
 def keep_evidence(room: Room, session: Session) -> None:
@@ -20,11 +25,34 @@ def keep_evidence(room: Room, session: Session) -> None:
     session.evidence.clear()
 
 
-def punish(job: Job, room: Room, session: Session, *, broken: bool) -> None:
-    """Count the faults of a session that is over. Where it came to a sum all the same, a first one is forgiven: it cost
-    its sender the round and nobody else."""
-    for silo, why in sorted(session.offenders.items()):
+def verdicts(session: Session) -> dict[str, Verdict]:
+    """Whom the evidence in members' aborts proves guilty, by the silo that sent it."""
+    found = {
+        silo: judge(frame, session.frame.body, session.keys)
+        for silo, frame in sorted(session.aborts.items())
+        if frame.attachment
+    }
+    return {silo: verdict for silo, verdict in found.items() if verdict.guilty}
+
+
+def punish(job: Job, room: Room, session: Session, *, broken: bool) -> frozenset[str]:
+    """Count the faults of a session, and leave out who committed them. Where it came to a sum all the same, a first
+    fault that cost its sender the round and nobody else is forgiven; one that drove others out is not.
+
+    Called again when more accusations have come, it adds what they prove.
+
+    Returns:
+        the silos whose accusation is settled by proof.
+    """
+    keep_evidence(room, session)
+    proven = verdicts(session)
+    guilty = {verdict.guilty: verdict.reason for verdict in proven.values()}
+    for silo, why in sorted((session.offenders | guilty).items()):
+        if silo in session.punished:
+            continue
+        session.punished.add(silo)
         # A restart forgives one fault, or a silo could spoil round after round under a new process each time.
         job.offences[silo] = job.offences.get(silo, 0) + 1
-        if broken or job.offences[silo] > 1:
+        if broken or silo in guilty or job.offences[silo] > 1:
             note(room, bar(job, silo, session.boots[silo], why, lasting=job.offences[silo] > 1))
+    return frozenset(proven)

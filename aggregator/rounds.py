@@ -39,7 +39,8 @@ def announce(job: Job, room: Room, phase: Gathering) -> None:
     announcement = announcement_of(
         job.plan, job.place(), attempt=phase.attempt, cohort=cohort, deadline_ms=deadline, nonce=room.stamp.seed
     )
-    state, frame = open_session(announcement, room.signer, {silo: job.key(silo) for silo in cohort})
+    keys = {silo: job.key(silo) for silo in cohort}
+    state, frame = open_session(announcement, room.signer, keys)
     outbox: dict[str, CoordinatorEvent] = {
         silo: Announce(
             frame, phase.certificate, job.outcomes[-1] if job.outcomes else None, _witnessed(room, cohort, silo)
@@ -50,6 +51,7 @@ def announce(job: Job, room: Room, phase: Gathering) -> None:
         announcement=announcement,
         frame=frame,
         state=state,
+        keys=keys,
         boots={silo: room.presence(silo).boot for silo in cohort},
         deadline_ms=deadline,
         step_ms=round(job.plan.deadlines.step_seconds * 1000),

@@ -15,7 +15,9 @@ from feddrm.contract.messages import AbortRequest, CoordinatorEvent, StepFrames
 from secagg import server
 from secagg.aborts import read_abort
 from secagg.bodies import Abort
+from secagg.checks import roll_of
 from secagg.errors import Failed, Rejected
+from secagg.evidence import find_conflict
 from secagg.session import Announcement
 from secagg.wire import Frame, Step
 
@@ -52,7 +54,7 @@ class Broken:
 
 @dataclass(slots=True)
 class Session:
-    """One attempt. `boots` holds the agent process of each member when it was announced to.
+    """One attempt. `boots` holds the agent process of each member when it was announced to, `keys` its identity key.
 
     `outbox` is the last thing sent to each member, which a member that reconnects gets again. `gone` holds those that
     are not waited for, and why: another boot (its keys are gone), an abort, an offence. `evidence` is what came with
@@ -62,6 +64,7 @@ class Session:
     announcement: Announcement
     frame: Frame
     state: _Collecting
+    keys: Mapping[str, bytes]
     boots: dict[str, bytes]
     deadline_ms: int
     step_ms: int
@@ -71,6 +74,8 @@ class Session:
     aborts: dict[str, Frame] = field(default_factory=dict)
     said: dict[str, Abort] = field(default_factory=dict)
     evidence: list[tuple[str, bytes]] = field(default_factory=list)
+    punished: set[str] = field(default_factory=set)
+    counted: dict[tuple[int, str], Frame] = field(default_factory=dict)
     keyed: frozenset[str] = frozenset()
     unmasked: set[str] = field(default_factory=set)
 
@@ -100,21 +105,36 @@ class Session:
     def receive(self, silo: str, frame: Frame) -> str:
         """Take a frame of the current step; returns a sentence for the journal when it is not counted.
 
-        A frame of a step that is over, or of a session that is over, is an honest race and is dropped in silence.
+        A frame of a step that is over, or of a session that is over, is an honest race and is dropped in silence,
+        unless it contradicts the one that was counted.
         """
         if frame.sender != silo:
             return self._offend(silo, f"sent a frame in the name of {frame.sender or 'the coordinator'}")
         # Every silo's body starts with the session it belongs to (secagg.bodies).
         current = frame.step == self.step and frame.body[: len(self.state.session)] == self.state.session
-        if not current or silo in self.gone or silo not in self.announcement.cohort:
+        if silo in self.gone or silo not in self.announcement.cohort:
             return ""
+        if not current:
+            return self._late(silo, frame)
         try:
             self.state.receive(frame)
         except Rejected as error:
             return self._offend(silo, error.reason, error.evidence)
+        self.counted.setdefault((frame.step, silo), frame.without_attachment())
         if frame.step == Step.UNMASK:
             self.unmasked.add(silo)
         return ""
+
+    def _late(self, silo: str, frame: Frame) -> str:
+        counted = self.counted.get((frame.step, silo))
+        if counted is None or counted.body == frame.body:
+            return ""
+        keys = [self.counted[Step.KEYS, name] for name in self.members]
+        roll = () if frame.step == Step.KEYS else roll_of(keys)
+        found = find_conflict(
+            [counted], [frame.without_attachment()], roll=roll, announce_body=self.frame.body, members=self.keys
+        )
+        return "" if found is None else self._offend(silo, f"signed two different {Step(frame.step).name}", found[1])
 
     def receive_abort(self, silo: str, frame: Frame, key: bytes) -> Abort | None:
         """Take a member's signed abort of this announcement; None for one that is not valid or not about it."""
@@ -162,7 +182,7 @@ class Session:
                 following = self._close(now_ms)
             except Failed as error:
                 for name in sorted(error.blamed):
-                    self._offend(name, error.reason)
+                    self._offend(name, error.reason, error.evidence.get(name, b""))
                 return tuple(sent), Broken(f"{self.step.name.lower()}: {error.reason}", self.masked)
             if isinstance(following, server.Published):
                 return (), Summed(following)

@@ -10,10 +10,15 @@ import pytest
 from coordinator_harness import World
 
 from aggregator.blobs import EVIDENCE
+from aggregator.events import FromSilo
 from feddrm.contract import messages as m
 from feddrm.contract.codec import FRAME
-from secagg.bodies import Abort
-from secagg.keys import sign
+from secagg.aborts import abort_frame
+from secagg.bodies import Abort, Keys, Shares
+from secagg.checks import ciphertext_hash
+from secagg.evidence import judge
+from secagg.exhibits import Conflict, encode_exhibit
+from secagg.keys import KeyPair, sign
 from secagg.wire import Frame, Step
 
 BAD = "site-4"
@@ -81,3 +86,90 @@ def test_an_accusation_is_kept_with_its_evidence_as_it_was_signed(world: World) 
         world.take("site-2", m.SiloFrame(event))
     assert [FRAME.decode(data) for data in kept(world)] == [frame]
     assert Abort.decode(frame.body).blamed == BAD
+
+
+def garbage_for(world: World, victim: str) -> None:
+    """In the first round the silo deals garbage to one other."""
+    original = world.take
+
+    def corrupt(name: str, event: Any) -> None:
+        if (
+            name == BAD
+            and isinstance(event, m.SiloFrame)
+            and event.frame.step == Step.SHARES
+            and not world.job.outcomes
+        ):
+            frame, names = event.frame, world.identities.names
+            body = Shares.decode(frame.body)
+            size = len(frame.attachment) // (len(names) - 1)
+            at = [name for name in names if name != BAD].index(victim)
+            junk = bytes(size)
+            data = frame.attachment[: at * size] + junk + frame.attachment[(at + 1) * size :]
+            index = names.index(victim)
+            dealt = list(body.dealt)
+            dealt[index] = replace(dealt[index], ciphertext=ciphertext_hash(junk))
+            signed = replace(body, dealt=tuple(dealt)).encode()
+            event = m.SiloFrame(sign(Step.SHARES, BAD, signed, world.silos[BAD].signer, data))
+            # Its honest half believes that it sent this, and goes on.
+            state = world.silos[BAD].state
+            state._data = replace(state._data, sent=event.frame)
+        original(name, event)
+
+    world.take = corrupt  # type: ignore[method-assign]
+
+
+def test_garbage_for_one_victim_convicts_its_dealer_though_the_round_came_to_a_sum(world: World) -> None:
+    """Or a silo could keep a victim out of every sum while the others suffice."""
+    garbage_for(world, "site-1")
+    world.run()
+    first, second = world.job.history
+    assert first.survivors == tuple(name for name in world.identities.names if name != "site-1")
+    assert second.cohort == tuple(name for name in world.identities.names if name != BAD)
+    assert world.job.barred[BAD][1].startswith("dealt ")
+    assert "site-1" not in world.job.offences
+    (evidence,) = kept(world)
+    session_of = FRAME.decode(evidence)
+    assert (session_of.sender, Abort.decode(session_of.body).blamed) == ("site-1", BAD)
+
+
+def test_a_made_up_accusation_convicts_the_accuser(world: World) -> None:
+    """The frames are real and prove nothing: two that are the same."""
+    world.run(lambda: world.phase == "Running" and world.job.phase.session.step == Step.SHARES)
+    session = world.job.phase.session
+    victim = session.counted[Step.KEYS, "site-1"]
+    evidence = encode_exhibit(Conflict(victim, victim, ()))
+    frame = abort_frame(
+        announcement=session.start,
+        me=BAD,
+        signer=world.silos[BAD].signer,
+        released=False,
+        reason="signed two different KEYS",
+        blamed="site-1",
+        evidence=evidence,
+    )
+    world.silos[BAD].state = None
+    world.submit(FromSilo(BAD, m.SiloFrame(frame)))
+    world.run()
+    assert set(world.job.barred) == {BAD}
+    assert "false accusation" in world.job.barred[BAD][1]
+    assert world.job.history[1].cohort == tuple(name for name in world.identities.names if name != BAD)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_second_r1_is_evidence_also_when_the_step_is_over(world: World, late: bool) -> None:
+    world.run(lambda: world.phase == "Running" and world.job.phase.session.counted.get((Step.KEYS, BAD)) is not None)
+    session = world.job.phase.session
+    first = next(e.frame for name, e in world.received if name == BAD and isinstance(e, m.SiloFrame))
+    if late:
+        world.run(lambda: session.step == Step.MASKED)
+    twin = replace(Keys.decode(first.body), mask=KeyPair.from_private(bytes(31) + b"\1").public)
+    frame = sign(Step.KEYS, BAD, twin.encode(), world.silos[BAD].signer)
+    # The honest resend before it is none.
+    world.submit(FromSilo(BAD, m.SiloFrame(first)))
+    assert not session.offenders
+    world.submit(FromSilo(BAD, m.SiloFrame(frame)))
+    assert BAD in session.offenders
+    (evidence,) = kept(world)
+    assert judge(evidence, session.frame.body, session.keys).guilty == BAD
+    world.run()
+    assert world.job.history[0].survivors == tuple(name for name in world.identities.names if name != BAD)
