@@ -5,10 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FLOWER := .venv-flower
 FLOWER_STAMP := $(FLOWER)/.installed
+FUZZ := .venv-fuzz
+FUZZ_STAMP := $(FUZZ)/.installed
+SECONDS ?= 60
 # Torch's default of one thread a core slows several processes on one machine more than tenfold.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test soak lint format bench vectors proto clean
+.PHONY: help demo test soak coverage mutants fuzz lint format bench vectors proto clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this text
@@ -28,6 +31,21 @@ test: $(STAMP)  ## Run all tests but the soak tests
 
 soak: $(STAMP)  ## Run the long tests
 	$(BIN)/python -m pytest -m soak --timeout 7200 $(TEST)
+
+coverage: $(STAMP)  ## Measure which branches of secagg its tests reach; fails below 98 percent
+	$(BIN)/python -m coverage run -m pytest -q tests/unit/secagg tests/simulation
+	$(BIN)/python -m coverage report
+
+mutants: $(STAMP)  ## Remove every check of secure aggregation, one by one; a named test must fail (MUTANT=word)
+	$(BIN)/python tests/mutation/mutants.py $(MUTANT)
+
+$(FUZZ_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(FUZZ)
+	$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	@touch $@
+
+fuzz: $(FUZZ_STAMP)  ## Fuzz what strangers may send, each target for SECONDS=60 (TARGET=name; Linux, needs atheris)
+	$(FUZZ)/bin/python tests/fuzz/fuzz.py $(SECONDS) $(TARGET)
 
 lint: $(STAMP)  ## Check style, types, import contracts and that generated code is up to date
 	$(BIN)/ruff check .
@@ -62,4 +80,4 @@ generate:
 	  proto/feddrm/v1/*.proto
 
 clean:  ## Remove the virtual environments and what was built
-	rm -rf $(VENV) $(FLOWER) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) $(FUZZ) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -9,6 +9,7 @@ where the ordinary tests try it ever after.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,8 +59,8 @@ def main(arguments: list[str]) -> int:
     for name in names:
         command = [sys.executable, __file__, "--one", name, str(seconds)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        stats = dict(line.split(":", 1) for line in done.stderr.splitlines() if line.startswith("stat::"))
-        print(f"{name:12} {stats.get('stat::number_of_executed_units', '?').strip():>10} runs", flush=True)
+        counted = re.search(r"stat::number_of_executed_units:\s*(\d+)", done.stderr)
+        print(f"{name:12} {counted[1] if counted else '?':>10} runs", flush=True)
         if done.returncode != 0:
             failed.append(name)
             print(done.stdout[-3000:] + done.stderr[-3000:], flush=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("secagg", "privacy", "feddrm", "silo", "aggregator", "tests")
 # A mutant that hangs has not been noticed by a test.
-SECONDS = 300
+SECONDS = 600
 FAILED = 1
 
 
@@ -61,13 +61,13 @@ def tables() -> tuple[Mutant, ...]:
     return tuple(found)
 
 
-def run(copy: Path, tests: Iterable[str]) -> tuple[int, str]:
-    """pytest in the copy: its exit code, and its output."""
+def run(copy: Path, tests: Iterable[str], seconds: float | None) -> tuple[int, str]:
+    """pytest in the copy: its exit code (-1 if it took too long), and its output."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "", *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
         return -1, "timed out"
@@ -95,7 +95,7 @@ def kill(copy: Path, mutant: Mutant) -> str:
     source = path.read_text()
     try:
         path.write_text(mutant.mutated(source))
-        code, output = run(copy, [mutant.test])
+        code, output = run(copy, [mutant.test], SECONDS)
     except LookupError as error:
         return f"STALE ({error})"
     finally:
@@ -116,7 +116,7 @@ def main(words: Sequence[str]) -> int:
             shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         check_copy(copy)
-        code, output = run(copy, sorted({mutant.test for mutant in chosen}))
+        code, output = run(copy, sorted({mutant.test for mutant in chosen}), None)
         if code != 0:
             print(output)
             return 1
