@@ -26,6 +26,8 @@ from feddrm.contract.errors import NotAuthorisedError
 from feddrm.transport.client import make_channel, translated
 from feddrm.v1 import silo_pb2_grpc
 from secagg.bodies import Abort, Masked, Shares, Unmask
+from secagg.client import join
+from secagg.exhibits import Complaint, Conflict, decode_exhibit
 from secagg.keys import sign
 from secagg.wire import Frame, Step
 
@@ -114,6 +116,52 @@ def flipped(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
+def twin_keys(agent: Agent) -> Twist:
+    """A second R1 of the same silo for the same announcement."""
+
+    def twist(frame: Frame) -> list[Frame]:
+        identities = agent.silo.identities
+        announce = next(e for e in reversed(agent.heard) if isinstance(e, m.Announce))  # type: ignore[attr-defined]
+        _, twin = join(
+            announce.frame,
+            server_key=identities.round_key.public_key().public_bytes_raw(),
+            members={name: keys.identity_public for name, keys in identities.keys.items()},
+            me=agent.name,
+            signer=key(agent),
+            entropy=secrets.token_bytes,
+            ledger_proof=b"",
+        )
+        return [frame, twin]
+
+    return twist
+
+
+def listening(agent: Agent) -> None:
+    """Keep what a silo hears."""
+    agent.heard = []  # type: ignore[attr-defined]
+    honest = agent.silo.handle
+
+    def handle(event: m.CoordinatorEvent) -> list[Any]:
+        agent.heard.append(event)  # type: ignore[attr-defined]
+        return honest(event)
+
+    agent.silo.handle = handle  # type: ignore[method-assign]
+
+
+def test_two_r1_of_one_silo_convict_it(house: House) -> None:
+    """Whether the second comes in time or after the step is over."""
+
+    def hostile(agent: Agent) -> None:
+        listening(agent)
+        frames(agent, Step.KEYS, twin_keys(agent))
+
+    run = play(house, hostile)
+    (summary,) = run.status.history
+    assert (summary.outcome, summary.survivors) == ("published", REST)
+    assert run.names(BAD)
+    assert isinstance(decode_exhibit(next(iter(run.evidence.values()))), Conflict)
+
+
 EVERY = (Step.KEYS, Step.SHARES, Step.MASKED, Step.CONSISTENCY, Step.UNMASK)
 WAYS: dict[str, Callable[[Agent], Twist]] = {
     "no signature": lambda _: lambda frame: [replace(frame, signature=bytes(64))],
@@ -141,26 +189,50 @@ def test_a_second_fault_lasts_for_the_job(house: House) -> None:
     assert any(f"{BAD} is left out for the rest of the job" in text for text in run.journal)
 
 
-def test_garbage_shares_to_everybody_end_the_attempt_and_the_next_goes_on_without_their_dealer(house: House) -> None:
-    def garbage(agent: Agent) -> Twist:
-        def twist(frame: Frame) -> list[Frame]:
-            body = Shares.decode(frame.body)
-            size = len(frame.attachment) // (len(body.dealt) - 1)
+def garbage(agent: Agent, victims: tuple[str, ...]) -> Twist:
+    """R2 in which what is dealt to some does not open, signed as it is."""
+
+    def twist(frame: Frame) -> list[Frame]:
+        body = Shares.decode(frame.body)
+        others = [name for name in SILOS if name != agent.name]
+        size = len(frame.attachment) // len(others)
+        pieces = [frame.attachment[i * size : (i + 1) * size] for i in range(len(others))]
+        dealt = list(body.dealt)
+        for victim in victims:
             junk = secrets.token_bytes(size)
-            wrong = hashlib.sha256(junk).digest()
-            own = SILOS.index(agent.name)
-            dealt = tuple(d if i == own else replace(d, ciphertext=wrong) for i, d in enumerate(body.dealt))
-            return [resigned(agent, frame, replace(body, dealt=dealt).encode(), junk * (len(body.dealt) - 1))]
+            pieces[others.index(victim)] = junk
+            dealt[SILOS.index(victim)] = replace(dealt[SILOS.index(victim)], ciphertext=hashlib.sha256(junk).digest())
+        bad = resigned(agent, frame, replace(body, dealt=tuple(dealt)).encode(), b"".join(pieces))
+        goes_on_as_if_it_had_sent(agent, bad)
+        return [bad]
 
-        return twist
+    return twist
 
-    run = play(house, lambda agent: frames(agent, Step.SHARES, garbage(agent)))
+
+def goes_on_as_if_it_had_sent(agent: Agent, frame: Frame) -> None:
+    state: Any = agent.silo.state
+    state._data = replace(state._data, sent=frame)
+
+
+def test_garbage_shares_for_everybody_end_the_attempt_and_the_next_goes_on_without_their_dealer(house: House) -> None:
+    run = play(house, lambda agent: frames(agent, Step.SHARES, garbage(agent, REST)))
     (summary,) = run.status.history
     assert (summary.outcome, summary.survivors, summary.cohort) == ("published", REST, REST)
     assert summary.attempt == 2
-    assert run.names(BAD)
     accusations = [codec.FRAME.decode(data) for data in run.evidence.values()]
-    assert {(Abort.decode(f.body).blamed, f.sender) for f in accusations} >= {(BAD, name) for name in REST}
+    assert {(Abort.decode(f.body).blamed, f.sender) for f in accusations} == {(BAD, name) for name in REST}
+
+
+def test_garbage_shares_for_one_victim_cost_their_dealer_the_next_round_and_not_the_victim(house: House) -> None:
+    """The private key of one pair, which the victim reveals, lets anybody decrypt what the dealer signed."""
+    run = play(house, lambda agent: frames(agent, Step.SHARES, garbage(agent, REST[:1])), rounds=2)
+    first, second = run.status.history
+    assert (first.outcome, first.survivors) == ("published", SILOS[1:])
+    assert (second.outcome, second.survivors, second.cohort) == ("published", REST, REST)
+    (accusation,) = [codec.FRAME.decode(data) for data in run.evidence.values()]
+    assert (accusation.sender, Abort.decode(accusation.body).blamed) == (REST[0], BAD)
+    assert isinstance(decode_exhibit(accusation.attachment), Complaint)
+    assert any(f"{BAD} is left out: dealt" in text for text in run.journal)
 
 
 @pytest.mark.parametrize("how", ["altered", "truncated", "of another silo"])
@@ -220,7 +292,7 @@ def test_a_vector_out_of_range_is_no_sum_and_accuses_nobody(house: House) -> Non
             data = words.tobytes()
             frame = next(a.frame for a in answers if isinstance(a, m.SiloFrame))
             body = replace(Masked.decode(frame.body), vector=hashlib.sha256(data).digest())
-            agent.silo.state = _resent(agent.silo.state, resigned(agent, frame, body.encode(), b""))
+            goes_on_as_if_it_had_sent(agent, resigned(agent, frame, body.encode(), b""))
             return [Upload(body.vector, data), m.SiloFrame(resigned(agent, frame, body.encode(), b""))]
 
         agent.silo.handle = handle  # type: ignore[method-assign]
@@ -230,12 +302,6 @@ def test_a_vector_out_of_range_is_no_sum_and_accuses_nobody(house: House) -> Non
     assert (summary.outcome, summary.survivors) == ("lost", ())
     assert any("outside the agreed range" in text for text in run.journal)
     assert not any("left out" in text or "blame" in text for text in run.journal)
-
-
-def _resent(state: Any, frame: Frame) -> Any:
-    """A silo's state that believes to have sent another R3, so that it goes on."""
-    state._data = replace(state._data, sent=frame)
-    return state
 
 
 def test_an_oversize_frame_is_refused_before_it_is_read(house: House) -> None:
