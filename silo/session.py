@@ -7,6 +7,7 @@ everything unexpected. A session lives in this process's memory only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -217,15 +218,23 @@ class Session:
         self._sid = received.session
         self._members = received.members
         self._roll = received.roll
-        for peer in received.members:
-            if peer == self._context.me:
-                continue
-            try:
-                self._books.witness(self._work, peer, received.ledger_proofs[peer], self.announcement)
-            except LedgerFault as fault:
-                raise LedgerBlame(peer, str(fault), fault.evidence) from fault
+        self._witness({peer: received.ledger_proofs[peer] for peer in received.members if peer != self._context.me})
         self._waiting, shares = received.share()
         return [Send(SiloFrame(shares))]
+
+    def _witness(self, proofs: Mapping[str, bytes]) -> None:
+        """Check the peers' ledgers and keep their heads, by one write; those before a fault are kept as well."""
+        found: tuple[str, LedgerFault] | None = None
+        with self._context.state.transaction():
+            for peer, proof in proofs.items():
+                try:
+                    self._books.witness(self._work, peer, proof, self.announcement)
+                except LedgerFault as fault:
+                    found = (peer, fault)
+                    break
+        if found is not None:
+            peer, reason = found
+            raise LedgerBlame(peer, str(reason), reason.evidence) from reason
 
     def _mask(self, waiting: AwaitingShares, frames: tuple[Frame, ...]) -> list[Effect]:
         ready = waiting.receive(frames)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from privacy.canonical import canonical_json, parse_canonical
 from privacy.errors import MalformedError
 
-TEXT = st.text(st.characters(max_codepoint=0x7F), max_size=8)
+TEXT = st.text(st.characters(max_codepoint=0x7F) | st.sampled_from("\u2014\u2028\uff00\U0001f600\u00e9"), max_size=8)
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -61,6 +61,7 @@ def test_another_spelling_is_refused(value: Any, ordered: bool, ascii_only: bool
         b'["\\ud800"]',
         b'["\\u00e9"]',
         b'{"\\u20ac":1,"\\ud83d\\ude00":2}',
+        '{"\uff00":1,"\U0001f600":2}'.encode(),
         b"[NaN]",
         b"[1]\n",
         b"[" * 100_000,
@@ -72,7 +73,13 @@ def test_what_is_not_canonical_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b'["\\u001f\\n\\t\\"\\\\/\x7f"]', b'{"":null,"A":true,"a":[]}', b"[9007199254740991]"]
+    "data",
+    [
+        b'["\\u001f\\n\\t\\"\\\\/\x7f"]',
+        b'{"":null,"A":true,"a":[]}',
+        b"[9007199254740991]",
+        '{"\U0001f600":2,"\uff00":"\u2028"}'.encode(),
+    ],
 )
 def test_what_is_canonical_is_accepted(data: bytes) -> None:
     assert canonical_json(parse_canonical(data)) == data
