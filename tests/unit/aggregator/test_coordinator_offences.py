@@ -17,7 +17,7 @@ from secagg.aborts import abort_frame
 from secagg.bodies import Abort, Keys, Shares
 from secagg.checks import ciphertext_hash
 from secagg.evidence import judge
-from secagg.exhibits import Conflict, encode_exhibit
+from secagg.exhibits import Conflict, WrongSecret, decode_exhibit, encode_exhibit
 from secagg.keys import KeyPair, sign
 from secagg.wire import Frame, Step
 
@@ -173,3 +173,22 @@ def test_a_second_r1_is_evidence_also_when_the_step_is_over(world: World, late: 
     assert judge(evidence, session.frame.body, session.keys).guilty == BAD
     world.run()
     assert world.job.history[0].survivors == tuple(name for name in world.identities.names if name != BAD)
+
+
+def test_a_secret_that_does_not_match_its_commitment_convicts_its_dealer(world: World) -> None:
+    """Found only when t shares are put together: the round is lost, the next goes on without the dealer."""
+    original = world.take
+
+    def corrupt(name: str, event: Any) -> None:
+        if name == BAD and isinstance(event, m.SiloFrame) and event.frame.step == Step.KEYS and not world.job.outcomes:
+            state = world.silos[BAD].state
+            state._data = replace(state._data, seed=bytes(32))
+        original(name, event)
+
+    world.take = corrupt  # type: ignore[method-assign]
+    world.run()
+    first, second = world.job.history
+    assert first.outcome == "lost"
+    assert (second.outcome, second.cohort) == ("published", tuple(n for n in world.identities.names if n != BAD))
+    (evidence,) = [data for data in kept(world) if BAD.encode() in data]
+    assert isinstance(decode_exhibit(evidence), WrongSecret)
