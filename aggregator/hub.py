@@ -181,9 +181,11 @@ class Hub:
         async with self._order:
             try:
                 acted = await self.run(lambda engine: _acted(engine, work(engine)))
-            finally:
+            except Exception:
+                # Only what the worker raised: at a stop, who waits is cancelled while the worker is half-way and sound.
                 if self._engine.failed:
                     self.failed.set()
+                raise
             for silo, message in acted.messages:
                 stream = self._streams.get(silo)
                 if stream is not None:
