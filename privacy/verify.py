@@ -6,7 +6,7 @@ noise was drawn at all (design section 7).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from privacy.account import Account, Job, over_caps
@@ -18,9 +18,11 @@ from privacy.history import Place, Published, check_caps_history, check_datasets
 from privacy.leaves import Key, Plan, Record, Reserve
 from privacy.merkle import Tree
 from privacy.note import Head, InvalidNoteError, open_head
+from privacy.tampering import explain
 
-__all__ = ["Check", "PlanTerms", "verify_log"]
+__all__ = ["Check", "PlanTerms", "UNWITNESSED", "verify_log"]
 
+UNWITNESSED: Final = "no other bundle witnesses this log: that it was cut short or put back would not show"
 _NOTHING: Final[Mapping[Place, int]] = {}
 _NOWHERE: Final[Mapping[Place, Published]] = {}
 
@@ -52,8 +54,12 @@ def verify_log(
         All results in order; the checks of leaves are left out when leaves cannot be read.
     """
     tree = Tree(leaves)
-    checks = list(_check_tree(origin, key, tree, head))
-    checks += _check_witnesses(origin, key, tree, witnessed)
+    seen, faults = _open_witnesses(origin, key, witnessed)
+    heads = tuple(seen.values())
+    checks = [*_check_tree(origin, key, tree, leaves, head, heads), *faults]
+    if not witnessed:
+        checks.append(Check("witnesses", True, None, UNWITNESSED, note=True))
+    checks += (_check_witness(witness, tree, leaves, one, heads) for witness, one in seen.items())
     records: list[Record] = []
     for number, body in enumerate(leaves):
         try:
@@ -74,51 +80,51 @@ def verify_log(
     )
 
 
-def _check_tree(origin: str, key: bytes, tree: Tree, note: bytes) -> Iterator[Check]:
+def _check_tree(
+    origin: str, key: bytes, tree: Tree, leaves: Sequence[bytes], note: bytes, seen: Sequence[Head]
+) -> Iterator[Check]:
     try:
         head = open_head(note, origin, key)
     except MalformedError as error:
         yield Check("head", False, None, str(error))
         return
     yield Check("head", True, None, f"signed by the key that the roster gives for {origin}")
-    if head.size != tree.size:
-        yield Check("tree", False, None, f"the signed head covers {head.size} leaves, the bundle holds {tree.size}")
-    elif head.root != tree.root():
-        yield Check("tree", False, None, "a leaf was edited or moved: the leaves do not give the signed root")
-    else:
+    if head.size == tree.size and head.root == tree.root():
         yield Check("tree", True, None, f"the root recomputed from {tree.size} leaves is the signed one")
+    else:
+        message = f"the signed head covers {head.size} leaves, the bundle holds {tree.size}: "
+        yield Check("tree", False, None, message + explain(leaves, head, seen))
 
 
-def _check_witnesses(origin: str, key: bytes, tree: Tree, witnessed: Mapping[str, bytes]) -> Iterator[Check]:
-    if not witnessed:
-        yield Check(
-            "witnesses",
-            True,
-            None,
-            "no other bundle witnesses this log: that it was cut short or put back would not show",
-            note=True,
-        )
+def _open_witnesses(
+    origin: str, key: bytes, witnessed: Mapping[str, bytes]
+) -> tuple[dict[str, Head], tuple[Check, ...]]:
+    """The heads that peers hold, by peer, and a failed check for each that is none."""
+    seen, faults = {}, []
     for witness, note in sorted(witnessed.items()):
         try:
-            seen = open_head(note, origin, key)
+            seen[witness] = open_head(note, origin, key)
         except InvalidNoteError:
-            yield Check("witnesses", False, None, f"the head that {witness} holds was never signed by this silo")
-            continue
+            faults.append(
+                Check("witnesses", False, None, f"the head that {witness} holds was never signed by this silo")
+            )
         except MalformedError as error:
-            yield Check("witnesses", False, None, f"the head that {witness} holds cannot be read: {error}")
-            continue
-        yield _check_witness(witness, tree, seen)
+            faults.append(Check("witnesses", False, None, f"the head that {witness} holds cannot be read: {error}"))
+    return seen, tuple(faults)
 
 
-def _check_witness(witness: str, tree: Tree, seen: Head) -> Check:
+def _check_witness(witness: str, tree: Tree, leaves: Sequence[bytes], seen: Head, others: Sequence[Head]) -> Check:
     if seen.size > tree.size:
         message = (
-            f"{witness} saw {seen.size} leaves, the bundle holds {tree.size}: the log was cut short, an older copy "
-            "was put back, or the bundle was exported earlier than the other"
+            f"{witness} saw {seen.size} leaves, the bundle holds {tree.size}: an older copy was put back, or the log "
+            "was cut short and signed again (which is the same), or the bundle was exported earlier than the other"
         )
         return Check("witnesses", False, None, message)
     if tree.root(seen.size) != seen.root:
-        message = f"the first {seen.size} leaves are not those that {witness} saw: the log was rewritten or forked"
+        message = (
+            f"the first {seen.size} leaves are not those that {witness} saw, the log was rewritten or forked: "
+            f"{explain(leaves[: seen.size], seen, others)}"
+        )
         return Check("witnesses", False, None, message)
     return Check("witnesses", True, None, f"extends the {seen.size} leaves that {witness} saw")
 
