@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Protocol
 
 from feddrm.contract.authority import certificate_hash, parse_certificate
@@ -81,8 +82,14 @@ def peer_of(context: Context) -> Peer:
         raise NotAuthorisedError("The peer does not show exactly one certificate with exactly one URI.")
     try:
         subject = Subject.parse(uris[0].decode("ascii"))
-        certificate = parse_certificate(certificates[0], what="The peer's certificate")
+        digest, expires_ms = _facts(bytes(certificates[0]))
     except (UnicodeDecodeError, MalformedError) as error:
         raise NotAuthorisedError("The peer's certificate is not a feddrm member's.") from error
-    expires_ms = int(certificate.not_valid_after_utc.timestamp() * 1000)
-    return Peer(subject.federation, subject.role, subject.name, certificate_hash(certificate), expires_ms)
+    return Peer(subject.federation, subject.role, subject.name, digest, expires_ms)
+
+
+@lru_cache(maxsize=1024)
+def _facts(certificate: bytes) -> tuple[bytes, int]:
+    """Hash and expiry of a certificate (PEM); every call of a connection shows the same one."""
+    parsed = parse_certificate(certificate, what="The peer's certificate")
+    return certificate_hash(parsed), int(parsed.not_valid_after_utc.timestamp() * 1000)
