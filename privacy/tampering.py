@@ -38,7 +38,7 @@ def explain(leaves: Sequence[bytes], head: Head, seen: Iterable[Head] = ()) -> s
         return f"leaves were added: from leaf {head.size} on there is no signature"
     if head.size < len(leaves) <= min(head.size + 1, _LARGEST_LEFT_OUT):
         for number in range(sound, len(leaves)):
-            if _Roots(leaves[:number] + leaves[number + 1 :]).root() == head.root:
+            if _Roots([*leaves[:number], *leaves[number + 1 :]]).root() == head.root:
                 return f"leaf {number} was inserted: the signed root follows without it"
     elif len(leaves) == head.size:
         moved = _reordered(leaves, head.root, sound)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from feddrm.audit.evidence import judge, read_exhibit, read_root
+from feddrm.audit.court import judge
+from feddrm.audit.exhibit import read_exhibit, read_exhibits, read_root
 from feddrm.audit.present import show_json, show_text, verdict_json, verdict_text
 from feddrm.cli import Format, FormatOption, emit, make_app, run
 from feddrm.contract.errors import ExitCode
@@ -29,7 +30,7 @@ def verify(
     Each bundle is also held against what the others witnessed of it. Exit code 6 if anything fails.
     """
     anchor = read_root(root, fingerprint)
-    verdicts = judge(anchor, [read_exhibit(path) for path in bundles])
+    verdicts = judge(anchor, read_exhibits(bundles))
     emit(form, verdict_json(anchor, verdicts), verdict_text(anchor, verdicts))
     if not all(verdict.verified for verdict in verdicts):
         raise typer.Exit(ExitCode.VERIFICATION)

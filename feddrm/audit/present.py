@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from feddrm.audit.evidence import Exhibit, Verdict
+from feddrm.audit.court import Verdict
+from feddrm.audit.exhibit import Exhibit
 from feddrm.cli import printable
 from feddrm.contract.kit import FederationRoot
 from privacy.errors import MalformedError
@@ -25,7 +26,8 @@ def verdict_text(anchor: FederationRoot, verdicts: Sequence[Verdict]) -> str:
     if bad:
         lines.append(f"\nNOT VERIFIED: {', '.join(bad)}")
     else:
-        lines.append(f"\nVerified: {len(verdicts)} ledger{'s' if len(verdicts) != 1 else ''}.")
+        count = len({verdict.exhibit.bundle.origin for verdict in verdicts})
+        lines.append(f"\nVerified: {count} ledger{'s' if count != 1 else ''}.")
     lines.append("A ledger shows what was charged; that the noise was drawn no ledger can show.")
     return printable("\n".join(lines))
 

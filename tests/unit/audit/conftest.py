@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from audit_tools import Run
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from feddrm.audit.cli import app
+from feddrm.cli import invoke
 from feddrm.contract.authority import create_authority, pem
 from feddrm.contract.charge import charge
 from feddrm.contract.identity import MemberKeys, sign_sealing_key
@@ -172,3 +175,13 @@ def paper(tmp_path: Path) -> Iterator[Paper]:
     yield made
     for ledger in made.ledgers.values():
         ledger.close()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = invoke(app, [str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call

@@ -6,14 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from audit_tools import Run, failures, judged, reseal, rewrite
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from feddrm.audit.cli import app
-from feddrm.cli import invoke
 from feddrm.contract import labels
 from feddrm.contract.charge import charge
 from feddrm.contract.errors import ExitCode
@@ -21,47 +19,6 @@ from feddrm.contract.signed import Signed, sign
 from feddrm.contract.signed_plan import sign_plan
 from privacy.canonical import canonical_json
 from privacy.leaves import Record, Release
-from privacy.merkle import Tree
-from privacy.note import sign_head
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = invoke(app, [str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
-def judged(run: Run, *arguments: object) -> tuple[int, dict[str, Any]]:
-    code, out, _ = run("verify", *arguments, "--format", "json")
-    return code, json.loads(out)
-
-
-def failures(report: dict[str, Any]) -> set[tuple[str, str]]:
-    return {
-        (ledger["silo"], check["name"])
-        for ledger in report["ledgers"]
-        for check in ledger["checks"]
-        if check["status"] == "FAIL"
-    }
-
-
-def rewrite(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    fields = json.loads(file.read_text(encoding="utf-8"))
-    change(fields)
-    file.write_text(json.dumps(fields), encoding="utf-8")
-
-
-def reseal(fields: dict[str, Any], key: Ed25519PrivateKey, leaves: list[str]) -> None:
-    """What a hospital can do to its own bundle: any leaves, a valid head over them."""
-    bodies = [leaf.encode() for leaf in leaves]
-    fields["leaves"] = leaves
-    fields["head"] = sign_head(fields["origin"], len(bodies), Tree(bodies).root(), key).decode()
 
 
 def test_honest_ledgers_verify(paper: Any, run: Run) -> None:
@@ -367,7 +324,7 @@ def test_an_accountant_that_overflows_is_a_failed_check(paper: Any, run: Run, mo
     def overflow(*_: object) -> object:
         raise OverflowError("cannot convert float infinity to integer")
 
-    monkeypatch.setattr("feddrm.audit.evidence.charge", overflow)
+    monkeypatch.setattr("feddrm.audit.court.charge", overflow)
     code, report = judged(run, paper.export("a"), "--root", paper.root)
     assert code == 6
     assert ("a", "plan") in failures(report)

@@ -1,4 +1,4 @@
-"""The auditor's evidence, put in order: which keys and plans may be believed, and who witnessed whose ledger.
+"""The auditor's judgement of bundles: which keys and plans may be believed, and what follows for each ledger.
 
 Everything is believed on the word of one key only, the operator's, which comes from the federation's root and not
 from a bundle. A hospital's identity key comes from the roster that the operator signed; a plan counts if the
@@ -8,17 +8,16 @@ operator signed it; a witnessed head counts if the hospital itself signed it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from feddrm.audit.exhibit import Exhibit
+from feddrm.audit.heads import check_held, only_itself, witnesses_of
 from feddrm.contract.announce import STAGE_TRAIN
 from feddrm.contract.charge import charge
-from feddrm.contract.errors import FeddrmError, InputError, VerificationError
-from feddrm.contract.files import read_bounded
-from feddrm.contract.fingerprint import normalise_fingerprint
-from feddrm.contract.kit import FederationRoot, load_federation_root
+from feddrm.contract.errors import FeddrmError, VerificationError
+from feddrm.contract.kit import FederationRoot
 from feddrm.contract.release import schema_hash
 from feddrm.contract.roster import Roster, verify_roster
 from feddrm.contract.signed import Signed
@@ -26,33 +25,18 @@ from feddrm.contract.signed_plan import SignedPlan, verify_plan
 from feddrm.method.layout import initial_model, layout_of
 from feddrm.method.update import model_hash
 from privacy.account import LifeSpend
-from privacy.bundle import MAXIMUM_BUNDLE, Bundle, parse_bundle
 from privacy.errors import MalformedError
 from privacy.history import Place, Published, published
 from privacy.leaves import Leaf, Record
 from privacy.merkle import Tree
 from privacy.note import open_head
 from privacy.summary import JobSummary, summarise
-from privacy.verify import Check, PlanTerms, verify_log
+from privacy.verify import UNWITNESSED, Check, PlanTerms, verify_log
 
-SELF: Final = "another export"
 # After these failures there is nothing that could be summed up.
 _NO_FIGURES: Final = frozenset({"leaves", "order", "plan", "reservations"})
 
 Plans = dict[bytes, PlanTerms]
-
-
-@dataclass(frozen=True, slots=True)
-class Exhibit:
-    """A bundle and the file that it came from."""
-
-    path: Path
-    bundle: Bundle
-
-    @property
-    def silo(self) -> str:
-        """The hospital that the bundle says it is of."""
-        return self.bundle.origin.rsplit("/", 1)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,44 +55,10 @@ class Verdict:
         return all(check.passed for check in self.checks)
 
 
-def read_exhibit(path: Path) -> Exhibit:
-    """Read a bundle's file.
-
-    Raises:
-        InputError: it cannot be read, or is no bundle.
-    """
-    try:
-        return Exhibit(path, parse_bundle(read_bounded(path, limit=MAXIMUM_BUNDLE)))
-    except MalformedError as error:
-        raise InputError(
-            f"{path} is not a ledger bundle: {error}.", remedy="Bundles are made by feddrm-silo ledger export."
-        ) from error
-
-
-def read_root(path: Path, fingerprint: str | None) -> FederationRoot:
-    """Read the trust anchor.
-
-    Args:
-        path: the file federation.root.
-        fingerprint: the federation's, as it came by another way, or None to take the file as it is.
-
-    Raises:
-        InputError: file or fingerprint is none.
-        VerificationError: the file is of another federation than the fingerprint.
-    """
-    anchor = load_federation_root(path)
-    if fingerprint is not None and normalise_fingerprint(fingerprint) != anchor.fingerprint:
-        raise VerificationError(
-            f"{path} is not the root of the federation whose fingerprint you gave.",
-            remedy="Do not rely on it; ask the operator for both again, by two ways.",
-        )
-    return anchor
-
-
 def judge(anchor: FederationRoot, exhibits: Sequence[Exhibit]) -> tuple[Verdict, ...]:
     """Verify all bundles together; each one's peers are the witnesses of its ledger."""
     rosters: list[Roster | str] = [_roster(anchor, exhibit) for exhibit in exhibits]
-    believed = sorted((r for r in rosters if isinstance(r, Roster)), key=lambda r: r.version, reverse=True)
+    believed = believed_rosters(anchor, exhibits)
     agreed, contested = _published(exhibits, believed)
     court = _Court(anchor, believed, exhibits, agreed, contested, {})
     return tuple(_judge(court, exhibit, roster) for exhibit, roster in zip(exhibits, rosters, strict=True))
@@ -128,7 +78,7 @@ class _Court:
 
 def _judge(court: _Court, exhibit: Exhibit, own: Roster | str) -> Verdict:
     anchor, believed, exhibits = court.anchor, court.believed, court.exhibits
-    bundle, checks = exhibit.bundle, []
+    bundle, checks = exhibit.bundle, list(_copies(exhibit))
     if isinstance(own, str):
         checks.append(Check("roster", False, None, own))
     else:
@@ -136,19 +86,23 @@ def _judge(court: _Court, exhibit: Exhibit, own: Roster | str) -> Verdict:
     if bundle.origin != f"feddrm/{anchor.federation}/{exhibit.silo}":
         checks.append(Check("origin", False, None, f"{bundle.origin} is not a log of {anchor.federation}"))
         return Verdict(exhibit, tuple(checks), (), None)
-    key = _identity(exhibit.silo, believed)
+    key = identity_of(exhibit.silo, believed)
     if key is None:
         checks.append(Check("roster", False, None, f"no roster signed by the operator lists {exhibit.silo}"))
         return Verdict(exhibit, tuple(checks), (), None)
     plans, faults = _plans(court, exhibit)
     checks += faults
+    checks += check_held(exhibit, lambda silo: identity_of(silo, believed))
+    witnessed = witnesses_of(exhibit, key, exhibits)
+    if only_itself(witnessed):
+        checks.append(Check("witnesses", True, None, UNWITNESSED, note=True))
     checks += verify_log(
         origin=bundle.origin,
         key=key,
         leaves=bundle.leaves,
         head=bundle.head,
         plans=plans,
-        witnessed=_witnessed(exhibit, key, exhibits),
+        witnessed=witnessed,
         elsewhere=court.agreed,
         contested=court.contested,
     )
@@ -160,6 +114,11 @@ def _judge(court: _Court, exhibit: Exhibit, own: Roster | str) -> Verdict:
         checks.append(Check("epsilon", False, None, f"the figures cannot be computed: {error}"))
         return Verdict(exhibit, tuple(checks), (), None)
     return Verdict(exhibit, tuple(checks), jobs, life)
+
+
+def _copies(exhibit: Exhibit) -> Iterator[Check]:
+    for path in exhibit.copies:
+        yield Check("copies", True, None, f"{path} is the same bundle again: counted once, no witness", note=True)
 
 
 def _published(
@@ -185,7 +144,7 @@ def _published(
 
 
 def _signed_leaves(exhibit: Exhibit, believed: Sequence[Roster]) -> list[Leaf]:
-    bundle, key = exhibit.bundle, _identity(exhibit.silo, believed)
+    bundle, key = exhibit.bundle, identity_of(exhibit.silo, believed)
     if key is None:
         return []
     try:
@@ -197,6 +156,12 @@ def _signed_leaves(exhibit: Exhibit, believed: Sequence[Roster]) -> list[Leaf]:
         return []
 
 
+def believed_rosters(anchor: FederationRoot, exhibits: Sequence[Exhibit]) -> tuple[Roster, ...]:
+    """The rosters in the bundles that the operator signed, newest first."""
+    rosters = [roster for exhibit in exhibits if isinstance(roster := _roster(anchor, exhibit), Roster)]
+    return tuple(sorted(rosters, key=lambda roster: roster.version, reverse=True))
+
+
 def _roster(anchor: FederationRoot, exhibit: Exhibit) -> Roster | str:
     try:
         signed = Signed.from_json(exhibit.bundle.roster)
@@ -205,8 +170,8 @@ def _roster(anchor: FederationRoot, exhibit: Exhibit) -> Roster | str:
         return error.message
 
 
-def _identity(silo: str, believed: Sequence[Roster]) -> bytes | None:
-    # The newest roster that lists the silo: it may have left the federation since.
+def identity_of(silo: str, believed: Sequence[Roster]) -> bytes | None:
+    """The identity key of a silo (32 bytes) from the newest roster that lists it: it may have left since."""
     for roster in believed:
         for member in roster.silos:
             if member.name == silo:
@@ -243,22 +208,3 @@ def _terms(signed: SignedPlan) -> PlanTerms:
         schema=schema_hash(plan),
         initial={STAGE_TRAIN: model_hash(initial_model(layout_of(plan), signed.hash))},
     )
-
-
-def _witnessed(exhibit: Exhibit, key: bytes, exhibits: Sequence[Exhibit]) -> Mapping[str, bytes]:
-    origin = exhibit.bundle.origin
-    witnessed = {}
-    for other in exhibits:
-        if other is exhibit:
-            continue
-        if other.bundle.origin != origin:
-            if origin in other.bundle.witnessed:
-                witnessed[other.silo] = other.bundle.witnessed[origin]
-            continue
-        # A second export of the same ledger speaks against this one only where both reach: a longer one is later.
-        try:
-            if open_head(other.bundle.head, origin, key).size <= len(exhibit.bundle.leaves):
-                witnessed[f"{SELF} ({other.path.name})"] = other.bundle.head
-        except MalformedError:
-            continue
-    return witnessed
