@@ -7,22 +7,37 @@ from typing import Annotated
 
 import typer
 
+from feddrm.audit.budget import budget_json, budget_text, recompute_exhibit
 from feddrm.audit.court import judge
 from feddrm.audit.exhibit import read_exhibit, read_exhibits, read_root
-from feddrm.audit.present import show_json, show_text, verdict_json, verdict_text
+from feddrm.audit.forks import judge_forks, read_findings
+from feddrm.audit.leaves import compare, show_json, show_text
+from feddrm.audit.present import (
+    difference_json,
+    difference_text,
+    forks_text,
+    verdict_json,
+    verdict_text,
+)
 from feddrm.cli import Format, FormatOption, emit, make_app, run
-from feddrm.contract.errors import ExitCode
+from feddrm.contract.errors import ExitCode, UsageError
+from feddrm.contract.files import atomic_write
 
 app = make_app("feddrm-audit", "Verify and recompute the privacy budgets of a federation, offline.")
 
 
+Bundles = Annotated[list[Path], typer.Argument(help="Ledgers exported by hospitals; give all that you have.")]
+Root = Annotated[Path, typer.Option("--root", help="The file federation.root, from the operator.")]
+Fingerprint = Annotated[
+    str | None, typer.Option("--fingerprint", help="The federation's fingerprint, from another source than ROOT.")
+]
+
+
 @app.command()
 def verify(
-    bundles: Annotated[list[Path], typer.Argument(help="Ledgers exported by hospitals; give all that you have.")],
-    root: Annotated[Path, typer.Option("--root", help="The file federation.root, from the operator.")],
-    fingerprint: Annotated[
-        str | None, typer.Option("--fingerprint", help="The federation's fingerprint, from another source than ROOT.")
-    ] = None,
+    bundles: Bundles,
+    root: Root,
+    fingerprint: Fingerprint = None,
     form: FormatOption = Format.TEXT,
 ) -> None:
     """Check signatures, trees, plans, witnesses and caps, and recompute every epsilon from its events.
@@ -44,6 +59,72 @@ def show(
     """Print a ledger's leaves, one a line, as they stand. Verifies nothing."""
     exhibit = read_exhibit(bundle)
     emit(form, show_json(exhibit), show_text(exhibit))
+
+
+@app.command()
+def diff(
+    first: Annotated[Path, typer.Argument(help="A bundle of a ledger.")],
+    second: Annotated[Path, typer.Argument(help="Another bundle of the same ledger.")],
+    form: FormatOption = Format.TEXT,
+) -> None:
+    """Compare two bundles of one ledger: the first leaf in which they differ, and which extends the other.
+
+    Exit code 6 unless both can be exports of one append-only ledger. Checks no signature.
+    """
+    one, other = read_exhibit(first), read_exhibit(second)
+    if one.bundle.origin != other.bundle.origin:
+        raise UsageError(
+            f"{first} is of {one.bundle.origin}, {second} of {other.bundle.origin}.",
+            remedy="Compare two bundles of one ledger.",
+        )
+    found = compare(one, other)
+    emit(form, difference_json(one, other, found), difference_text(one, other, found))
+    if not found.sound:
+        raise typer.Exit(ExitCode.VERIFICATION)
+
+
+@app.command()
+def recompute(
+    bundles: Bundles,
+    delta: Annotated[float, typer.Option("--delta", help="At which to state epsilon, for instance 1e-6.")],
+    form: FormatOption = Format.TEXT,
+) -> None:
+    """Recompute epsilon at another delta, per job and for life, by PLD and by RDP. Verifies nothing else."""
+    found = [(exhibit, recompute_exhibit(exhibit, delta)) for exhibit in read_exhibits(bundles)]
+    emit(form, budget_json(found), budget_text(found))
+
+
+@app.command("fork-proof")
+def fork_proof(
+    files: Annotated[list[Path], typer.Argument(help="Bundles, signed heads (notes) or fork proofs.")],
+    root: Root,
+    roster: Annotated[
+        Path | None,
+        typer.Option("--roster", help="A signed roster, where no bundle brings one (startup/roster.signed)."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the proof into this file.")] = None,
+    fingerprint: Fingerprint = None,
+    form: FormatOption = Format.TEXT,
+) -> None:
+    """Look for heads that a hospital signed and that cannot belong to one ledger; make or verify the proof.
+
+    A proof file needs nothing but the federation's root to be verified. Exit code 6 if a fork is proven, 0 if none is.
+    """
+    forks, remarks = judge_forks(read_root(root, fingerprint), read_findings(files, roster))
+    if out is not None and len(forks) > 1:
+        raise UsageError(f"{len(forks)} hospitals forked, and a file proves one.", remedy="Give one's files at a time.")
+    document = {
+        "proven": [{"silo": fork.silo, "origin": fork.origin, "shows": fork.shows} for fork in forks],
+        "remarks": list(remarks),
+        "file": str(out) if out is not None and forks else None,
+    }
+    if out is not None and forks:
+        atomic_write(out, forks[0].file.encode())
+    emit(
+        form, document, forks_text(forks, remarks) + (f"\nThe proof is in {out}." if out is not None and forks else "")
+    )
+    if forks:
+        raise typer.Exit(ExitCode.VERIFICATION)
 
 
 def main() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from feddrm.audit.court import Verdict
 from feddrm.audit.exhibit import Exhibit
+from feddrm.audit.forks import Fork
+from feddrm.audit.leaves import Difference, Relation
 from feddrm.cli import printable
 from feddrm.contract.kit import FederationRoot
-from privacy.errors import MalformedError
-from privacy.leaves import Abort, Commit, Dataset, Key, Leaf, Plan, Record, Release, Reserve
 from privacy.summary import JobSummary
 from privacy.verify import Check
 
@@ -20,7 +20,7 @@ def verdict_text(anchor: FederationRoot, verdicts: Sequence[Verdict]) -> str:
     lines = [f"Federation {anchor.federation}, fingerprint {anchor.fingerprint}"]
     for verdict in verdicts:
         lines.append(f"\n{verdict.exhibit.silo}  ({verdict.exhibit.path})")
-        lines += [f"  {_status(check)}  {_where(check):<10}{check.name}: {check.message}" for check in verdict.checks]
+        lines += [f"  {status_of(check)}  {_where(check):<10}{check.name}: {check.message}" for check in verdict.checks]
         lines += [f"        {line}" for job in verdict.jobs for line in _job_lines(job)]
     bad = [verdict.exhibit.silo for verdict in verdicts if not verdict.verified]
     if bad:
@@ -42,33 +42,8 @@ def verdict_json(anchor: FederationRoot, verdicts: Sequence[Verdict]) -> dict[st
     }
 
 
-def show_text(exhibit: Exhibit) -> str:
-    """All leaves, one a line. Nothing is verified."""
-    lines = [f"{exhibit.bundle.origin}: {len(exhibit.bundle.leaves)} leaves, NOT verified (feddrm-audit verify does)"]
-    for number, body in enumerate(exhibit.bundle.leaves):
-        try:
-            record = Record.decode(body)
-        except MalformedError as error:
-            lines.append(f"{number:>6}  unreadable: {error}")
-            continue
-        lines.append(f"{number:>6}  {record.time[:13]}h  {record.leaf.TYPE:<8} {_describe(record.leaf)}")
-    for origin in sorted(exhibit.bundle.witnessed):
-        lines.append(f"{'':>6}  holds a head of {origin}")
-    return printable("\n".join(lines))
-
-
-def show_json(exhibit: Exhibit) -> dict[str, Any]:
-    """The bundle's leaves as they stand, unverified."""
-    return {
-        "origin": exhibit.bundle.origin,
-        "verified": False,
-        "leaves": [body.decode() for body in exhibit.bundle.leaves],
-        "head": exhibit.bundle.head.decode(),
-        "witnessed": {origin: note.decode() for origin, note in exhibit.bundle.witnessed.items()},
-    }
-
-
-def _status(check: Check) -> str:
+def status_of(check: Check) -> str:
+    """PASS, FAIL, or NOTE for what the reader should know."""
     if not check.passed:
         return "FAIL"
     return "NOTE" if check.note else "PASS"
@@ -118,41 +93,51 @@ def _ledger_json(verdict: Verdict) -> dict[str, Any]:
             for job in jobs
         ],
         "checks": [
-            {"name": c.name, "status": _status(c), "passed": c.passed, "leaf": c.leaf, "message": c.message}
+            {"name": c.name, "status": status_of(c), "passed": c.passed, "leaf": c.leaf, "message": c.message}
             for c in verdict.checks
         ],
     }
 
 
-def _describe(leaf: Leaf) -> str:
-    match leaf:
-        case Key():
-            return f"{leaf.origin} signs with {leaf.key.hex()[:16]}…"
-        case Dataset():
-            return (
-                f"data {leaf.commitment.hex()[:16]}… read for plan {leaf.plan.hex()[:16]}…, patients by column "
-                f"{leaf.patient}, about {leaf.public_size}"
-            )
-        case Plan():
-            return (
-                f"job {leaf.name} (plan {leaf.plan.hex()[:16]}…): epsilon {leaf.epsilon:.6g}, without secure "
-                f"aggregation {leaf.epsilon_alone:.6g}, at delta {leaf.delta:.3g}; unit: {leaf.unit}"
-            )
-        case Reserve():
-            event = leaf.event
-            return (
-                f"{_place(leaf)}: {event.steps} steps, noise multiplier {event.noise_multiplier:g}, sampling rate "
-                f"{event.sampling_rate:g}"
-            )
-        case Commit():
-            return f"{_place(leaf)}: update {leaf.update.hex()[:16]}…, charged by leaf {leaf.reserve}"
-        case Abort() if leaf.ends_job:
-            return f"the job of plan {leaf.plan.hex()[:16]}… ends: {leaf.reason}"
-        case Abort():
-            return f"{_place(leaf)}: no release ({leaf.reason}); stays charged"
-        case Release():
-            return f"{_place(leaf)}: sum {leaf.sum.hex()[:16]}… led to model {leaf.model.hex()[:16]}…"
+def difference_text(first: Exhibit, second: Exhibit, found: Difference) -> str:
+    """Which of two bundles extends the other, and the first leaf in which they differ."""
+    names = (str(first.path), str(second.path))
+    lines = [f"{name}: {size} leaves" for name, size in zip(names, found.sizes, strict=True)]
+    lines += [
+        f"{name}: the head is NOT of these leaves; feddrm-audit verify says what was done to them"
+        for name, fits in zip(names, found.fits, strict=True)
+        if not fits
+    ]
+    match found.relation:
+        case Relation.SAME:
+            lines.append("Both hold the same leaves.")
+        case Relation.DIVERGED:
+            lines.append(f"They part at leaf {found.leaf}: neither extends the other.")
+            lines += [f"  {name}\n    {said}" for name, said in zip(names, found.said, strict=True)]
+            lines.append("feddrm-audit fork-proof makes a proof of it if both heads are signed.")
+        case _:
+            longer = 0 if found.relation is Relation.FIRST_EXTENDS else 1
+            lines.append(f"{names[longer]} extends the other from leaf {found.leaf} on:")
+            lines.append(f"    {found.said[longer]}")
+    return printable("\n".join(lines))
 
 
-def _place(leaf: Reserve | Commit | Abort | Release) -> str:
-    return f"stage {leaf.stage} round {leaf.round}"
+def difference_json(first: Exhibit, second: Exhibit, found: Difference) -> dict[str, Any]:
+    """The same as one object."""
+    return {
+        "relation": found.relation.value,
+        "sound": found.sound,
+        "leaf": found.leaf,
+        "bundles": [
+            {"file": str(exhibit.path), "leaves": size, "head_fits": fits, "says": said or None}
+            for exhibit, size, fits, said in zip((first, second), found.sizes, found.fits, found.said, strict=True)
+        ],
+    }
+
+
+def forks_text(forks: Sequence[Fork], remarks: Sequence[str]) -> str:
+    """Whose fork is proven, and what proves nothing."""
+    lines = [f"PROVEN: {fork.silo} {fork.shows}. ({fork.origin})" for fork in forks]
+    if not forks:
+        lines.append("No fork is proven.")
+    return printable("\n".join([*lines, *(f"  {remark}" for remark in remarks)]))
