@@ -1,12 +1,12 @@
 """Content-addressed files: sums, models, trunks and heads, durable before they are spoken of.
 
-A blob is named by the SHA-256 of its bytes and lives in one folder per kind, so that a caller who may read sums cannot
-reach another kind by guessing or learning a hash. Masked inputs are not here at all, but in aggregator.uploads.
+A blob is named by the BLAKE3 of its bytes (secagg.hashing) and lives in one folder per kind, so that a caller who may
+read sums cannot reach another kind by guessing or learning a hash. Masked inputs are not here
+at all, but in aggregator.uploads.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Final
@@ -25,8 +25,8 @@ _KINDS: Final = frozenset({SUMS, MODELS, TRUNKS, HEADS, EVIDENCE})
 
 
 def hash_of(data: bytes) -> bytes:
-    """The SHA-256 that names a blob (32 bytes)."""
-    return hashlib.sha256(data).digest()
+    """The hash that names a blob (32 bytes)."""
+    return blob_hash(data)
 
 
 class Blobs:
@@ -44,8 +44,8 @@ class Blobs:
         return self._directory / kind / blob.hex()
 
     def put(self, kind: str, data: bytes) -> bytes:
-        """Keep `data`, fsynced, and return its SHA-256. A blob that is there already is left alone."""
-        blob = hashlib.sha256(data).digest()
+        """Keep `data`, fsynced, and return its name. A blob that is there already is left alone."""
+        blob = blob_hash(data)
         path = self.path(kind, blob)
         if not path.exists():
             atomic_write(path, data)
@@ -62,7 +62,7 @@ class Blobs:
             data = self.path(kind, blob).read_bytes()
         except FileNotFoundError as error:
             raise InputError(f"There is no {kind} blob {blob.hex()[:16]}.") from error
-        if hashlib.sha256(data).digest() != blob:
+        if blob_hash(data) != blob:
             raise VerificationError(f"The stored {kind} blob {blob.hex()[:16]} is damaged.")
         return data
 

@@ -96,7 +96,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class StoreBlob:
-    """Keep a blob durably, before any later effect. Idempotent: a blob is named by its SHA-256."""
+    """Keep a blob durably, before any later effect. Idempotent: a blob is named by its hash."""
 
     kind: str
     data: bytes = field(repr=False)

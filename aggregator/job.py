@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -14,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from aggregator.events import Effect, Send, Stamp
 from aggregator.phases import Ended, Gathering, Phase
 from feddrm.contract.announce import Place, outcome_hash, smallest_cohort
+from feddrm.contract.chunks import blob_hash
 from feddrm.contract.messages import CoordinatorEvent, PlanAnswer, Ready, RoundOutcome, RoundSummary
 from feddrm.contract.plan import Plan
 from feddrm.contract.roster import Roster, roster_hash
@@ -108,9 +108,9 @@ class Job:
 
     @property
     def blob(self) -> bytes:
-        """SHA-256 of `model_bytes`, taken once for each model: a large one takes a while."""
+        """The blob name of `model_bytes`, taken once for each model: a large one takes a while."""
         if self._named is None or self._named[0] is not self.model:
-            self._named = (self.model, hashlib.sha256(model_bytes(self)).digest())
+            self._named = (self.model, blob_hash(model_bytes(self)))
         return self._named[1]
 
     @classmethod

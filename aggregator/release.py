@@ -19,7 +19,7 @@ from feddrm.method.update import head_hash, head_tensors, trunk_hash, trunk_tens
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A release that silos have signed or may still sign. `model` is the SHA-256 of the model's blob."""
+    """A release that silos have signed or may still sign. `model` is the name of the model's blob."""
 
     plan: SignedPlan
     statement: bytes

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import logging
 import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from feddrm.contract.errors import InputError, MalformedError
 from feddrm.contract.files import sync_directory
 from feddrm.contract.messages import Chunk, UploadReceipt
 from feddrm.transport.status import BusyError
+from secagg.hashing import BlobHash, blob_hash
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class _Part:
     descriptor: int
     held: int
     unsynced: int
-    digest: Any = field(repr=False)
+    digest: BlobHash = field(repr=False)
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class Uploads:
         """
         if chunk.size != limit:
             raise MalformedError(f"An upload of this session has {limit} bytes, not {chunk.size}.")
-        if hashlib.sha256(chunk.data).digest() != chunk.digest:
+        if blob_hash(chunk.data) != chunk.digest:
             raise MalformedError("An uploaded chunk does not have the hash it names.")
         if not chunk.data or chunk.offset + len(chunk.data) > limit:
             raise MalformedError("An uploaded chunk is empty, or exceeds its blob.")
@@ -202,7 +202,7 @@ class Uploads:
             self._make_room(shelf)
         self._close(shelf)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        digest, held = hashlib.sha256(), 0
+        digest, held = BlobHash(), 0
         while piece := os.pread(descriptor, _PIECE, held):
             digest.update(piece)
             held += len(piece)

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.bodies import MAXIMUM_REASON, NO_SESSION, Abort
 from secagg.errors import MisuseError, ProtocolViolation, Rejected, WireError
+from secagg.hashing import blob_hash
 from secagg.keys import sign, signature_valid
 from secagg.session import Announcement
 from secagg.wire import COORDINATOR, MAXIMUM_EVIDENCE, Frame, Step
@@ -43,7 +44,7 @@ def abort_frame(
         # Aborting must not fail: whoever can make evidence too large would silence those who refuse it.
         evidence, reason = b"", f"{reason} [evidence of {len(evidence)} bytes left out]"
     clipped = reason.encode()[:MAXIMUM_REASON].decode(errors="ignore")
-    body = Abort(announcement, session, me, released, blamed, clipped, hashlib.sha256(evidence).digest())
+    body = Abort(announcement, session, me, released, blamed, clipped, blob_hash(evidence))
     return sign(Step.ABORT, me, body.encode(), signer, evidence)
 
 
@@ -54,7 +55,7 @@ def read_abort(frame: Frame, members: Mapping[str, bytes]) -> Abort:
         Rejected: not a member's, no valid signature, malformed, or another attachment than the signed one.
     """
     abort = read_statement(frame, members)
-    if len(frame.attachment) > MAXIMUM_EVIDENCE or hashlib.sha256(frame.attachment).digest() != abort.evidence:
+    if len(frame.attachment) > MAXIMUM_EVIDENCE or blob_hash(frame.attachment) != abort.evidence:
         raise Rejected(frame.sender, "an abort with other evidence than was signed")
     return abort
 

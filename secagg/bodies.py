@@ -1,8 +1,8 @@
 """What the signed bodies of R1 to R6 and of an abort say, one type each, with its only encoding.
 
 `announcement` is the SHA-256 of the R0 body, `session` the sid; each body names its sender, so that a signature is
-bound to session, step (by the label) and author. Attachments are bound by plain SHA-256, so that a blob store can use
-the same name for them.
+bound to session, step (by the label) and author. Attachments are bound by plain BLAKE3 (secagg.hashing), so that a
+blob store can use the same name for them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """R3: the R2 bodies that the sender masked under (`transcript`), and SHA-256 of the masked vector."""
+    """R3: the R2 bodies that the sender masked under (`transcript`), and the hash of the masked vector."""
 
     session: bytes
     sender: str
@@ -179,7 +179,7 @@ class Unmask:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """R6: SHA-256 of the sum's bytes (the attachment), U3, the value agreed on, and the R4 signatures on it, by signer
+    """R6: the hash of the sum's bytes (the attachment), U3, the value agreed on, and the R4 signatures on it, by signer
     in roster order."""
 
     session: bytes
@@ -215,7 +215,7 @@ class Abort:
 
     `released` false states: in no session of this announcement did I release an R5 share, and I never will. `session`
     is the sid it was in, or 32 zero bytes before there was one. `blamed` is a silo's name, or empty for the
-    coordinator or nobody. `evidence` is the SHA-256 of the attachment.
+    coordinator or nobody. `evidence` is the hash of the attachment.
     """
 
     announcement: bytes

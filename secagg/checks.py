@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -10,6 +9,7 @@ from typing import Generic, TypeVar
 from secagg import labels
 from secagg.bodies import Consistency, Keys, Masked, Shares, Unmask
 from secagg.errors import WireError
+from secagg.hashing import blob_hash
 from secagg.keys import check_public, digest, framed, signature_valid
 from secagg.wire import HASH_SIZE, Frame, Step
 
@@ -132,7 +132,7 @@ def transport_context(session: bytes, sender: str, recipient: str) -> bytes:
 
 def ciphertext_hash(ciphertext: bytes) -> bytes:
     """By which R2's signed body binds a ciphertext."""
-    return hashlib.sha256(ciphertext).digest()
+    return blob_hash(ciphertext)
 
 
 def transcript(session: bytes, dealt: Roll) -> bytes:

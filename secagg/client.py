@@ -8,7 +8,6 @@ sent (design section 6, "Spent rounds and retries"). Secrets live in these objec
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -19,6 +18,7 @@ from secagg.checks import Fault, check_keys, roll_of, seed_commitment, session_i
 from secagg.dealing import deal
 from secagg.entering import enter
 from secagg.errors import MisuseError, ProtocolViolation
+from secagg.hashing import blob_hash
 from secagg.keys import KEY_SIZE, Entropy, KeyPair, draw, sign
 from secagg.masking import AwaitingShares, DealtData, JoinedData, KeyedData, ReadyToMask
 from secagg.states import Context, RequestState, State, blame, read_request, require_own, require_quorum
@@ -81,7 +81,7 @@ def join(
         tuple(transport[peer].public for peer in peers),
         mask.public,
         seed_commitment(context.announced, me, seed),
-        hashlib.sha256(ledger_proof).digest(),
+        blob_hash(ledger_proof),
     )
     frame = sign(Step.KEYS, me, body.encode(), signer, ledger_proof)
     return AwaitingKeys(context, JoinedData(transport, mask, seed, frame, entropy)), frame
@@ -107,7 +107,7 @@ class AwaitingKeys(RequestState[JoinedData, "KeysReceived"]):
         transport_secrets: dict[str, bytes] = {}
         mask_secrets: dict[str, bytes] = {}
         for name, signed in found.items():
-            if len(proofs[name]) > MAXIMUM_PROOF or hashlib.sha256(proofs[name]).digest() != signed.body.proof:
+            if len(proofs[name]) > MAXIMUM_PROOF or blob_hash(proofs[name]) != signed.body.proof:
                 raise ProtocolViolation(COORDINATOR, f"a ledger proof other than {name} signed")
             try:
                 check_keys(signed.body, context.announcement.cohort)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from secagg.checks import B, Fault, Roll, Signed, read
 from secagg.errors import Failed, Rejected
 from secagg.exhibits import Conflict, WrongFrame, encode_exhibit
+from secagg.hashing import blob_hash
 from secagg.session import Announcement
 from secagg.wire import Frame, Step
 
@@ -79,7 +79,7 @@ class Collecting(Generic[B]):
         keys = {name: self._context.keys[name] for name in self.expected}
         try:
             signed = read(frame, self.step, keys, self.session, self._decode)
-            attachment = hashlib.sha256(frame.attachment).digest()
+            attachment = blob_hash(frame.attachment)
             earlier = self._found.get(frame.sender)
             if earlier is not None:
                 self._check_repeat(earlier.frame, signed.frame, attachment)
@@ -115,7 +115,7 @@ class Collecting(Generic[B]):
 
     @abstractmethod
     def _check(self, signed: Signed[B], attachment: bytes, digest: bytes, /) -> None:
-        """The step's own checks, and keeping what is needed of the attachment (`digest`: its SHA-256). Raises Fault."""
+        """The step's own checks, and keeping what is needed of the attachment (`digest`: its hash). Raises Fault."""
 
     @abstractmethod
     def close(self) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ from secagg.checks import Fault, Signed, ciphertext_hash, dealt_by, transcript
 from secagg.dealing import Held, receive_deal
 from secagg.errors import ProtocolViolation, WireError
 from secagg.exhibits import MAXIMUM_CIPHERTEXT, Complaint, encode_exhibit
+from secagg.hashing import blob_hash
 from secagg.keys import Entropy, KeyPair, sign
 from secagg.pairing import own_streams
 from secagg.session import TAGS, WORD64_BOUND
@@ -164,7 +164,7 @@ class ReadyToMask(State[_Ready]):
         segments.words64[-TAGS:] = tags(data.group, data.session, *segments.signed(), (context.me,))
         own_streams(data.session, context.me, data.u2, data.seed, data.mask_secrets).apply(segments)
         vector = segments.take()
-        body = Masked(data.session, context.me, data.transcript, hashlib.sha256(vector).digest())
+        body = Masked(data.session, context.me, data.transcript, blob_hash(vector))
         frame = sign(Step.MASKED, context.me, body.encode(), context.signer, vector)
         masked = MaskedData(
             data.session, data.u1, data.u2, data.transcript, data.held, data.group, frame.without_attachment()

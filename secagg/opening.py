@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from secagg.collecting import Collecting, Outgoing, ServerContext
 from secagg.dealing import expected_hash, opens, reconstruct
 from secagg.errors import Failed, WireError
 from secagg.exhibits import Conflict, WrongOpening, WrongSecret, encode_exhibit
+from secagg.hashing import blob_hash
 from secagg.keys import KeyPair, sign
 from secagg.pairing import Streams
 from secagg.shamir import lagrange_at_zero
@@ -42,7 +42,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """R6 with the sum attached. `opened` names dropouts whose mask keys were opened; `sum` is SHA-256 of its bytes.
+    """R6 with the sum attached. `opened` names dropouts whose mask keys were opened; `sum` is the hash of its bytes.
 
     `words32` int64[n] and `words64` int64[m] are the sum lifted to signed, without the tags, which only silos check.
     """
@@ -115,7 +115,7 @@ class CollectingUnmask(Collecting[Unmask]):
         words32, words64, _ = decode_sum(total, announcement.words32, announcement.words64)
         if not in_range(announcement, len(tally.u3), words32, words64):
             raise Failed(frozenset(), "a silo masked a vector outside the agreed range")
-        digest = hashlib.sha256(total).digest()
+        digest = blob_hash(total)
         signatures = tuple((name, signed.frame.signature) for name, signed in self._signatures.items())
         body = Publish(tally.session, tally.agreement, digest, tally.u3, signatures)
         frame = sign(Step.PUBLISH, COORDINATOR, body.encode(), self._context.signer, total)

@@ -7,7 +7,6 @@ session answers nothing but `abort`, and never lives again.
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from secagg.checks import B, Fault, Roll, Signed, read
 from secagg.errors import MisuseError, ProtocolViolation
 from secagg.evidence import find_conflict, judge
 from secagg.exhibits import Conflict, WrongFrame, encode_exhibit, is_exhibit, loose
+from secagg.hashing import blob_hash
 from secagg.session import Announcement
 from secagg.wire import COORDINATOR, Frame, Step
 
@@ -109,7 +109,7 @@ class RequestState(State[D], Generic[D, R]):
         super().__init__(context, data)
         self._request: frozenset[Frame] | None = None
         self._result: R | None = None
-        # SHA-256 of the frames' attachments, in order: a sum of megabytes is hashed once.
+        # The hashes of the frames' attachments, in order: a sum of megabytes is hashed once.
         self._digests: tuple[bytes, ...] = ()
 
     @abstractmethod
@@ -118,7 +118,7 @@ class RequestState(State[D], Generic[D, R]):
 
     def _receive(self, frames: Sequence[Frame]) -> R:
         life = self._context.life
-        digests = tuple(hashlib.sha256(frame.attachment).digest() for frame in frames)
+        digests = tuple(blob_hash(frame.attachment) for frame in frames)
         # With its hash in an attachment's place a frame tells requests apart, without the bytes.
         request = frozenset(replace(frame, attachment=digest) for frame, digest in zip(frames, digests, strict=True))
         if self._request is not None:

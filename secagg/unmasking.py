@@ -53,7 +53,7 @@ class _Unmasked:
 class VerifiedSum:
     """The sum of the survivors' vectors, verified by all tags.
 
-    `words32` is int32[n] and `words64` int64[m], read-only, in the published bytes; `sum` is their SHA-256.
+    `words32` is int32[n] and `words64` int64[m], read-only, in the published bytes; `sum` is their hash.
     """
 
     words32: NDArray[np.int32]

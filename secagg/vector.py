@@ -85,7 +85,7 @@ def decode_sum(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
     """The same as arrays of their own: int64[words32], int64[words64], uint64[TAGS].
 
-    Nothing is verified here: AwaitingSum.receive does that, or whoever holds t acks of SHA-256(data).
+    Nothing is verified here: AwaitingSum.receive does that, or whoever holds t acks of its hash.
 
     Raises:
         WireError: not exactly as long as such a sum is.

@@ -46,7 +46,7 @@ class Frame:
     """One signed message. `sender` is a silo's name, or empty for the coordinator.
 
     The signature (Ed25519, 64 bytes) is over the label of the step and `body`, never over `attachment`, which the body
-    binds by its SHA-256. Holding a frame says nothing about its validity.
+    binds by its hash (secagg.hashing). Holding a frame says nothing about its validity.
 
     Raises:
         WireError: a field is outside its limits.

@@ -117,7 +117,7 @@ class Link:
         """Bring a blob to the coordinator, from where its durable copy ends.
 
         Args:
-            blob: SHA-256 of `data`.
+            blob: the name of `data`.
 
         Raises:
             UnreachableError: the connection broke; try again.

@@ -1,12 +1,12 @@
 """Blobs in hashed pieces: how masked vectors, sums and trunks travel, resumable and bounded.
 
-A blob is named by its SHA-256. Every chunk carries a digest of its own, so that a receiver drops a damaged piece at
-once instead of a whole vector at the end; the name is checked over the whole before anybody gets it.
+A blob is named by its BLAKE3 (secagg.hashing). Every chunk carries a digest of its own, so that a receiver
+drops a damaged piece at once instead of a whole vector at the end; the name is checked over the whole before anybody
+gets it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from collections.abc import Iterator
@@ -15,20 +15,18 @@ from typing import Final
 
 from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.messages import Chunk
+from secagg.hashing import BlobHash, blob_hash
+
+__all__ = ["CHUNK_BYTES", "ChunkAssembler", "blob_hash", "iter_chunks"]
 
 CHUNK_BYTES: Final = 1 << 20
-
-
-def blob_hash(data: bytes) -> bytes:
-    """SHA-256 that names a blob (32 bytes)."""
-    return hashlib.sha256(data).digest()
 
 
 def iter_chunks(data: bytes, offset: int = 0, size: int = CHUNK_BYTES, *, blob: bytes | None = None) -> Iterator[Chunk]:
     """The chunks of a blob from `offset` on, in order; none if `offset` is its end.
 
     Args:
-        blob: its SHA-256, where that is known already.
+        blob: its name, where that is known already.
 
     Raises:
         MalformedError: `offset` lies outside the blob (a peer asked for it).
@@ -45,7 +43,7 @@ class ChunkAssembler:
     """Receives the chunks of one blob in order; with a `path` what has come survives a restart.
 
     Args:
-        blob: SHA-256 of the whole.
+        blob: the name of the whole.
         limit: most bytes the whole may have; with `exact` it must have just as many.
         path: where the whole will lie. Until it is complete, what has come is kept beside it as `<name>.part`.
 
@@ -58,7 +56,7 @@ class ChunkAssembler:
         self._exact = exact
         self._path = path
         self._size: int | None = None
-        self._hash = hashlib.sha256()
+        self._hash = BlobHash()
         self._memory = io.BytesIO()
         self._held = 0
         self._complete = False
@@ -167,7 +165,7 @@ class ChunkAssembler:
 
     def discard(self) -> None:
         """Forget all that is held and start over."""
-        self._hash = hashlib.sha256()
+        self._hash = BlobHash()
         self._memory = io.BytesIO()
         self._held = 0
         self._size = None

@@ -30,7 +30,7 @@ class DeclineReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a blob; `digest` is the SHA-256 of `data`."""
+    """A piece of a blob; `digest` is the BLAKE3 of `data`."""
 
     blob: bytes
     size: int

@@ -28,7 +28,7 @@ class Ack(Document):
     Attributes:
         plan: plan hash.
         session: sid of the secure aggregation that made the sum.
-        sum: SHA-256 of the published sum's bytes.
+        sum: the name of the published sum as a blob (BLAKE3 of its bytes).
         count: silos in the sum.
         model: hash of the shared model after the round.
     """

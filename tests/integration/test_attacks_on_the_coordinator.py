@@ -7,7 +7,6 @@ all tests, each of which runs a job of its own.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from feddrm.v1 import silo_pb2_grpc
 from secagg.bodies import Abort, Masked, Shares, Unmask
 from secagg.client import join
 from secagg.exhibits import Complaint, Conflict, decode_exhibit
+from secagg.hashing import blob_hash
 from secagg.keys import sign
 from secagg.wire import Frame, Step
 
@@ -201,7 +201,7 @@ def garbage(agent: Agent, victims: tuple[str, ...]) -> Twist:
         for victim in victims:
             junk = secrets.token_bytes(size)
             pieces[others.index(victim)] = junk
-            dealt[SILOS.index(victim)] = replace(dealt[SILOS.index(victim)], ciphertext=hashlib.sha256(junk).digest())
+            dealt[SILOS.index(victim)] = replace(dealt[SILOS.index(victim)], ciphertext=blob_hash(junk))
         bad = resigned(agent, frame, replace(body, dealt=tuple(dealt)).encode(), b"".join(pieces))
         goes_on_as_if_it_had_sent(agent, bad)
         return [bad]
@@ -291,7 +291,7 @@ def test_a_vector_out_of_range_is_no_sum_and_accuses_nobody(house: House) -> Non
             words[0] ^= np.uint32(1 << 31)
             data = words.tobytes()
             frame = next(a.frame for a in answers if isinstance(a, m.SiloFrame))
-            body = replace(Masked.decode(frame.body), vector=hashlib.sha256(data).digest())
+            body = replace(Masked.decode(frame.body), vector=blob_hash(data))
             goes_on_as_if_it_had_sent(agent, resigned(agent, frame, body.encode(), b""))
             return [Upload(body.vector, data), m.SiloFrame(resigned(agent, frame, body.encode(), b""))]
 

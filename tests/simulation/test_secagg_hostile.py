@@ -7,7 +7,6 @@ another to a sum over fewer silos than any of them was shown.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, defaultdict
 from dataclasses import replace
 from random import Random
@@ -21,6 +20,7 @@ from secagg_world import World
 from secagg.bodies import Consistency, Masked, Unmask
 from secagg.client import join
 from secagg.errors import SecaggError
+from secagg.hashing import blob_hash
 from secagg.keys import sign
 from secagg.server import open_session
 from secagg.wire import Frame, Step
@@ -93,7 +93,7 @@ class Hostile:
                 bad: sign(
                     Step.MASKED,
                     bad,
-                    replace(mine, sender=bad, vector=hashlib.sha256(bad.encode()).digest()).encode(),
+                    replace(mine, sender=bad, vector=blob_hash(bad.encode())).encode(),
                     self.identity[bad],
                 )
                 for bad in self.bad

@@ -132,7 +132,7 @@ def test_the_honest_request_beside_each_fault_is_accepted() -> None:
         session.keep(frame)
     state, _ = session.silo("silo-0", Step.UNMASK)
     verified = state.receive(*session.relayed(Step.PUBLISH, "silo-0"))
-    assert verified.sum.hex() == session.values["sum"]["sha256"]
+    assert verified.sum.hex() == session.values["sum"]["blake3"]
 
 
 def test_every_step_has_faults_of_both_parties() -> None:

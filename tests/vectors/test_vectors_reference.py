@@ -49,4 +49,4 @@ def test_it_is_written_without_the_packages() -> None:
             imported |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             imported.add((node.module or "").partition(".")[0])
-    assert imported == {"__future__", "hashlib", "hmac", "collections", "typing", "numpy", "cryptography"}
+    assert imported == {"__future__", "blake3", "hashlib", "hmac", "collections", "typing", "numpy", "cryptography"}

@@ -53,7 +53,7 @@ def test_the_coordinator_relays_and_publishes_what_the_file_has(document: Json, 
     published = state.close()
     session.keep(published.frame)
     expected = session.values["sum"]
-    assert published.sum.hex() == expected["sha256"]
+    assert published.sum.hex() == expected["blake3"]
     assert list(published.survivors) == expected["survivors"] == session.values["u3"]
     assert list(published.opened) == expected["mask_keys_opened"]
     if "words32" in expected:

@@ -17,6 +17,7 @@ from secagg.bodies import Dealt, Opening, Shares
 from secagg.checks import Roll, dealt_by, roll_of, share_hash
 from secagg.evidence import judge
 from secagg.exhibits import Complaint, Conflict, Exhibit, Loose, WrongFrame, WrongOpening, WrongSecret, encode_exhibit
+from secagg.hashing import blob_hash
 from secagg.shamir import split
 from secagg.wire import Frame, Step
 
@@ -75,7 +76,7 @@ def complaints(court: Court) -> Iterator[Claim]:
     honest, forger = court.complaint(), court.forger
     body: Shares = forger.body(Step.SHARES, CULPRIT)
     garbage = bytes(len(honest.ciphertext))
-    entry = replace(body.dealt[0], ciphertext=hashlib.sha256(garbage).digest())
+    entry = replace(body.dealt[0], ciphertext=blob_hash(garbage))
     bad = forger.sign(Step.SHARES, CULPRIT, replace(body, dealt=(entry, *body.dealt[1:])).encode())
     own = forger.body(Step.KEYS, OBSERVER)
     stranger = bytes.fromhex(court.other.session["entropy"][OBSERVER]["draws"][0])

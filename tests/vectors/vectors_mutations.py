@@ -15,6 +15,7 @@ from vectors_replay import Frames, Json, Replay
 
 from secagg import keys
 from secagg.bodies import Consistency, Dealt, Keys, Masked, Opening, Publish, Shares, Unmask
+from secagg.hashing import blob_hash
 from secagg.session import TAGS
 from secagg.wire import Frame, Step
 
@@ -203,5 +204,5 @@ def publish(base: Replay, forger: Forger, attachment: bytes | None = None, **cha
     honest = base.sent[Step.PUBLISH][""]
     data = honest.attachment if attachment is None else attachment
     body = Publish.decode(honest.body)
-    body = replace(body, **({"sum": hashlib.sha256(data).digest()} | changes))
+    body = replace(body, **({"sum": blob_hash(data)} | changes))
     return forger.sign(Step.PUBLISH, "", body.encode(), data)

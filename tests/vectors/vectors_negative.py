@@ -25,6 +25,7 @@ from vectors_mutations import (
 from vectors_replay import STEPS, Frames, Json, Replay
 
 from secagg.bodies import Dealt, Opening, Publish
+from secagg.hashing import blob_hash
 from secagg.session import Announcement
 from secagg.wire import Frame, Step
 
@@ -95,7 +96,7 @@ def shares_faults(base: Replay) -> Iterator[Fault]:
         ("ciphertext-of-another-silo-signed", others, "does not open"),
         ("short-ciphertext-signed", mine[:-1], "wrong length"),
     ):
-        entries = dealt(body, 0, ciphertext=hashlib.sha256(garbage).digest())
+        entries = dealt(body, 0, ciphertext=blob_hash(garbage))
         yield Fault(name, show(forger.changed(Step.SHARES, garbage, dealt=entries)), CULPRIT, match)
     for field, match in (("seed_share", "self mask seed"), ("key_share", "mask key")):
         entries = dealt(body, 0, **{field: hashlib.sha256(b"another share").digest()})
@@ -233,7 +234,7 @@ def server_faults(base: Replay) -> Iterator[tuple[Step, Fault]]:
     vector = forger.frame(Step.MASKED, CULPRIT).attachment[:-8]
     # What a silo was shown only it and the coordinator know, so these two prove nothing to anybody else.
     yield Step.MASKED, Fault("other-shares", (forger.changed(Step.MASKED, transcript=blank),), "", "other shares")
-    short = forger.changed(Step.MASKED, vector, vector=hashlib.sha256(vector).digest())
+    short = forger.changed(Step.MASKED, vector, vector=blob_hash(vector))
     yield Step.MASKED, Fault("short-vector-signed", (short,), "", "masked vector")
     for step, blamed in ((Step.CONSISTENCY, ""), (Step.UNMASK, CULPRIT)):
         yield step, Fault("another-agreement", (forger.changed(step, agreement=blank),), blamed, "other survivors")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -44,6 +45,10 @@ def framed(*parts: bytes) -> bytes:
 
 def sha(*parts: bytes) -> bytes:
     return hashlib.sha256(b"".join(parts)).digest()
+
+
+def blake(data: bytes) -> bytes:
+    return blake3(data).digest()
 
 
 def digest(text: str, *parts: bytes) -> bytes:
@@ -125,7 +130,7 @@ class Session:
         signature = signer.sign(framed(label(SIGNED[step]), body))
         message: Json = {"step": step, "sender": sender, "body": body.hex(), "signature": signature.hex()}
         if len(attachment) > 8192:
-            message |= {"attachment_sha256": sha(attachment).hex(), "attachment_size": len(attachment)}
+            message |= {"attachment_blake3": blake(attachment).hex(), "attachment_size": len(attachment)}
         else:
             message["attachment"] = attachment.hex()
         self.messages.append(message)
@@ -154,7 +159,7 @@ class Session:
         for silo in self.who["ABORT"]:
             reason = b"the coordinator stopped"
             body = self.announced + self.sid + name(silo) + uint(silo in self.who["UNMASK"], 1)
-            self.send("ABORT", silo, body + uint(0, 4) + uint(len(reason), 4) + reason + sha(b""))
+            self.send("ABORT", silo, body + uint(0, 4) + uint(len(reason), 4) + reason + blake(b""))
 
     def announce(self) -> None:
         f = self.fields
@@ -184,7 +189,7 @@ class Session:
             proof = bytes.fromhex(self.document["ledger_proofs"][silo])
             body = self.announced + name(silo) + uint(len(peers), 2)
             body += b"".join(public_of(self.c[silo, peer]) for peer in peers)
-            body += public_of(self.s[silo]) + committed + sha(proof)
+            body += public_of(self.s[silo]) + committed + blake(proof)
             leaf = digest("keys leaf", body, self.send("KEYS", silo, body, proof))
             leaves += [silo.encode(), leaf]
         self.sid = digest("session id", self.announced, *leaves)
@@ -211,7 +216,7 @@ class Session:
                     ciphertext = ChaCha20Poly1305(key).encrypt(bytes(12), b"".join(one + other) + self.g[silo], bound)
                 attachment += ciphertext
                 place = (self.sid, silo.encode(), holder.encode())
-                entries += sha(ciphertext)
+                entries += blake(ciphertext)
                 entries += digest("self mask seed share", *place, one[1], one[0])
                 entries += digest("mask key share", *place, other[1], other[0])
             committed = digest("tag secret commitment", self.sid, silo.encode(), self.g[silo])
@@ -277,8 +282,8 @@ class Session:
                 sign = 1 if at < other_at else -1
                 y32, y64 = (y32 + mask[0], y64 + mask[1]) if sign > 0 else (y32 - mask[0], y64 - mask[1])
             vector = y32.astype("<u4").tobytes() + y64.astype("<u8").tobytes()
-            self.masked[silo] = sha(vector)
-            self.send("MASKED", silo, self.sid + name(silo) + self.transcript + sha(vector), vector)
+            self.masked[silo] = blake(vector)
+            self.send("MASKED", silo, self.sid + name(silo) + self.transcript + blake(vector), vector)
         parts = [part for silo in self.u3 for part in (silo.encode(), self.masked[silo])]
         sets = [framed(*(silo.encode() for silo in members)) for members in (self.u1, self.u2)]
         self.agreement = digest("agreement", self.sid, *sets, self.transcript, framed(*parts))
@@ -302,5 +307,5 @@ class Session:
         small, large = (sum(words) for words in zip(*(self.words(silo) for silo in self.u3), strict=True))
         total = small.astype("<u4").tobytes() + large.astype("<i8").tobytes()
         total += b"".join(value.to_bytes(8, "little") for value in self.tag_sums)
-        body = self.sid + self.agreement + sha(total) + names(self.u3) + names(list(self.signed))
+        body = self.sid + self.agreement + blake(total) + names(self.u3) + names(list(self.signed))
         self.send("PUBLISH", "", body + b"".join(self.signed.values()), total)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from secagg.bodies import Abort
 from secagg.client import join
 from secagg.dealing import CIPHERTEXT_SIZE
+from secagg.hashing import blob_hash
 from secagg.server import open_session
 from secagg.session import WORD64_BOUND, Announcement
 from secagg.wire import Frame, Step
@@ -91,15 +92,15 @@ class Replay:
             frame = frame_of(value)
             step = Step(frame.step)
             self.sent[step][frame.sender] = frame
-            if "attachment_sha256" in value:
-                self.hashes[step, frame.sender] = value["attachment_sha256"]
+            if "attachment_blake3" in value:
+                self.hashes[step, frame.sender] = value["attachment_blake3"]
 
     def keep(self, frame: Frame) -> None:
         """Compare a frame that a state machine made with the file's, and take over an attachment that is not in it."""
         step, listed = Step(frame.step), self.sent[Step(frame.step)][frame.sender]
         long = self.hashes.get((step, frame.sender))
         if long is not None:
-            assert hashlib.sha256(frame.attachment).hexdigest() == long
+            assert blob_hash(frame.attachment).hex() == long
             self.sent[step][frame.sender] = listed = replace(listed, attachment=frame.attachment)
         assert frame == listed, f"another {step.name} of {frame.sender or 'the coordinator'} than the file has"
 

@@ -17,6 +17,7 @@ from secagg.aborts import abort_certificate_valid
 from secagg.bodies import Consistency, Masked
 from secagg.client import join
 from secagg.errors import ProtocolViolation
+from secagg.hashing import blob_hash
 from secagg.server import open_session
 from secagg.tags import tags
 from secagg.vector import decode_sum
@@ -24,7 +25,7 @@ from secagg.wire import Frame, Step
 
 FORMAT = "feddrm secagg session vectors 1"
 STEPS = (Step.KEYS, Step.SHARES, Step.MASKED, Step.CONSISTENCY, Step.UNMASK)
-# A longer attachment is written as its SHA-256; a longer list of inputs as the label that it comes from.
+# A longer attachment is written as its BLAKE3; a longer list of inputs as the label that it comes from.
 LONGEST_ATTACHMENT = 8192
 LONGEST_LIST = 64
 ABORT_REASON = "the coordinator stopped"
@@ -42,7 +43,10 @@ def frame_json(frame: Frame) -> Json:
         "signature": frame.signature.hex(),
     }
     if len(frame.attachment) > LONGEST_ATTACHMENT:
-        return value | {"attachment_sha256": sha256(frame.attachment), "attachment_size": len(frame.attachment)}
+        return value | {
+            "attachment_blake3": blob_hash(frame.attachment).hex(),
+            "attachment_size": len(frame.attachment),
+        }
     return value | {"attachment": frame.attachment.hex()}
 
 
@@ -217,7 +221,7 @@ def sum_json(run: Run) -> Json:
     announcement = run.announcement
     small, large, tag_sum = decode_sum(run.published.frame.attachment, announcement.words32, announcement.words64)
     value: Json = {
-        "sha256": run.published.sum.hex(),
+        "blake3": run.published.sum.hex(),
         "survivors": list(run.published.survivors),
         "mask_keys_opened": list(run.published.opened),
         "tags": [str(tag) for tag in tag_sum.tolist()],

@@ -43,6 +43,7 @@ from secagg.client import (
     join,
 )
 from secagg.errors import ProtocolViolation
+from secagg.hashing import blob_hash
 from secagg.session import Announcement
 from secagg.vector import decode_sum
 from secagg.wire import Frame, Step
@@ -254,7 +255,7 @@ class MiniSilo:
             after = before
         else:
             total, _, _ = decode_sum(self.read_sum(record.sum), self.layout.shared_size, 0)
-            assert hashlib.sha256(self.read_sum(record.sum)).digest() == record.sum
+            assert blob_hash(self.read_sum(record.sum)) == record.sum
             after = self._apply(before, total, record.count)
             assert model_hash(after) == record.model
         self.models = [*self.models[: outcome.round], after]
@@ -344,7 +345,7 @@ class MiniSilo:
                     self.state, frame = ready.mask(self.vector(), np.zeros(0, dtype=np.int64))
                     self.contributions[entry["round"]] = self.contributions.get(entry["round"], 0) + 1
                     out = [
-                        Upload(hashlib.sha256(frame.attachment).digest(), frame.attachment),
+                        Upload(blob_hash(frame.attachment), frame.attachment),
                         m.SiloFrame(frame.without_attachment()),
                     ]
                 case AwaitingConsistency():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from feddrm.contract.errors import AlreadyRunningError, FeddrmError, InputError,
 from feddrm.contract.roster import roster_hash, sign_roster
 from feddrm.contract.signed_plan import sign_plan
 from secagg.aborts import abort_frame
+from secagg.hashing import blob_hash
 from secagg.wire import Frame, Step
 
 ALL = tuple(f"site-{i}" for i in range(1, 6))
@@ -214,7 +214,7 @@ def test_an_upload_is_taken_only_when_due_only_of_the_right_size_and_hash(world:
     with pytest.raises(MalformedError, match="hash it names"):
         uploads.add("site-1", replace(chunk, digest=bytes(32)), size)
     with pytest.raises(MalformedError, match="goes on at byte 0"):
-        uploads.add("site-1", replace(chunk, offset=1, data=data[1:], digest=hashlib.sha256(data[1:]).digest()), size)
+        uploads.add("site-1", replace(chunk, offset=1, data=data[1:], digest=blob_hash(data[1:])), size)
     with pytest.raises(MalformedError, match="named by"):
         uploads.add("site-1", replace(chunk, blob=bytes(32)), size)
     assert uploads.held("site-1", bytes(32), size).held == 0
@@ -242,7 +242,7 @@ def test_uploads_resume_and_are_bounded(tmp_path: Path) -> None:
     uploads = Uploads(tmp_path / "uploads")
     data = bytes(range(256)) * 8192
     size = len(data)
-    blob = hashlib.sha256(data).digest()
+    blob = blob_hash(data)
     first, second = iter_chunks(data)
     assert (len(first.data), size) == (CHUNK_BYTES, 2 * CHUNK_BYTES)
     assert not uploads.add("a", first, size)
@@ -261,7 +261,7 @@ def test_uploads_resume_and_are_bounded(tmp_path: Path) -> None:
     assert not again.add("a", next(iter(iter_chunks(other))), size)
     third = b"\x01" * size
     assert not again.add("a", next(iter(iter_chunks(third))), size)
-    assert again.held("a", hashlib.sha256(other).digest(), size).held == 0
+    assert again.held("a", blob_hash(other), size).held == 0
     assert again.add("a", list(iter_chunks(third))[1], size)
     with pytest.raises(MalformedError, match="more masked inputs"):
         again.add("a", next(iter(iter_chunks(other))), size)

@@ -21,6 +21,7 @@ from feddrm.v1 import common_pb2, silo_pb2
 from secagg.bodies import Masked
 from secagg.client import join
 from secagg.errors import Failed, MisuseError, UnsoundError
+from secagg.hashing import blob_hash
 from secagg.masks import Keystream
 from secagg.session import RING_BOUND, WORD64_BOUND
 from secagg.wire import Frame, Step
@@ -234,7 +235,7 @@ def test_a_silo_that_ignores_its_bound_yields_no_sum_instead_of_a_wrapped_one(fe
     frame = session.respond(Step.MASKED, "silo-1")
     pushed = (int.from_bytes(frame.attachment[:4], "little") + (1 << 31)) % (1 << 32)
     vector = pushed.to_bytes(4, "little") + frame.attachment[4:]
-    body = replace(Masked.decode(frame.body), vector=hashlib.sha256(vector).digest())
+    body = replace(Masked.decode(frame.body), vector=blob_hash(vector))
     session.sent[Step.MASKED]["silo-1"] = federation.sign("silo-1", body, vector)
     session.advance(Step.MASKED)
     session.advance(Step.CONSISTENCY, {"silo-1"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from secagg_harness import STEPS, Federation, of, refused, swap, without
 from secagg import keys
 from secagg.bodies import Keys
 from secagg.errors import MisuseError, ProtocolViolation
+from secagg.hashing import blob_hash
 from secagg.keys import KeyPair
 from secagg.wire import MAXIMUM_PROOF, Frame, Step
 
@@ -237,7 +237,7 @@ def test_an_oversized_ledger_proof_is_refused_though_its_silo_signed_it(federati
     session = federation.start().run(Step.KEYS)
     frames = session.server.outgoing["silo-0"]
     large = bytes(MAXIMUM_PROOF + 1)
-    body = replace(Keys.decode(of(frames, "silo-1").body), proof=hashlib.sha256(large).digest())
+    body = replace(Keys.decode(of(frames, "silo-1").body), proof=blob_hash(large))
     refused(session, "silo-0", swap(frames, federation.sign("silo-1", body, large)), "ledger proof")
 
 

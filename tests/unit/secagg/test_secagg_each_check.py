@@ -5,7 +5,6 @@ Found by removing one check after the other (tests/mutation).
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from secagg.checks import Signed, seed_commitment, share_hash, tag_commitment, t
 from secagg.errors import ProtocolViolation, Rejected, WireError
 from secagg.evidence import judge
 from secagg.exhibits import Conflict, Loose, decode_exhibit, encode_exhibit, loose
+from secagg.hashing import blob_hash
 from secagg.keys import check_public
 from secagg.session import WORD64_BOUND
 from secagg.states import require_own
@@ -125,7 +125,7 @@ def test_evidence_of_an_abort_has_a_limit(federation: Federation) -> None:
     """Its own signer may sign any size; a reader must not take it."""
     for size, good in ((MAXIMUM_EVIDENCE, True), (MAXIMUM_EVIDENCE + 1, False)):
         evidence = bytes(size)
-        body = Abort(bytes(32), NO_SESSION, "silo-0", False, "", "x", hashlib.sha256(evidence).digest())
+        body = Abort(bytes(32), NO_SESSION, "silo-0", False, "", "x", blob_hash(evidence))
         frame = federation.sign("silo-0", body, evidence)
         if good:
             assert read_abort(frame, federation.members).sender == "silo-0"

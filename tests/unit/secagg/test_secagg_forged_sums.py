@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from secagg_harness import Federation, Session
 from secagg import keys
 from secagg.bodies import Consistency, Publish
 from secagg.errors import ProtocolViolation
+from secagg.hashing import blob_hash
 from secagg.wire import Frame, Step
 
 Frames = tuple[Frame, ...]
@@ -26,7 +26,7 @@ def published(federation: Federation, lost: str = "") -> tuple[Session, Any]:
 
 def republish(federation: Federation, frame: Frame, data: bytes, **changes: Any) -> Frame:
     """The coordinator signs whatever it likes, consistently."""
-    body = replace(Publish.decode(frame.body), sum=hashlib.sha256(data).digest(), **changes)
+    body = replace(Publish.decode(frame.body), sum=blob_hash(data), **changes)
     return keys.sign(Step.PUBLISH, "", body.encode(), federation.round_key, data)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +12,7 @@ from secagg import labels
 from secagg.bodies import Consistency, Masked, Opening, Shares, Unmask
 from secagg.checks import share_hash
 from secagg.errors import Failed, MisuseError
+from secagg.hashing import blob_hash
 from secagg.session import WORD64_BOUND
 from secagg.wire import Step
 
@@ -24,7 +24,7 @@ def test_a_masked_vector_other_than_was_signed_is_refused_and_not_added(federati
     frame = session.respond(Step.MASKED, "silo-1")
     rejected(session, replace(frame, attachment=bytes(len(frame.attachment))), "masked vector")
     short = frame.attachment[:-8]
-    body = replace(Masked.decode(frame.body), vector=hashlib.sha256(short).digest())
+    body = replace(Masked.decode(frame.body), vector=blob_hash(short))
     rejected(session, federation.sign("silo-1", body, short), "masked vector")
     rejected(session, frame.without_attachment(), "masked vector")
     session.collect(Step.MASKED)
@@ -64,7 +64,7 @@ def test_a_vector_outside_the_range_yields_no_sum(federation: Federation) -> Non
     session = at(federation, Step.MASKED)
     frame = session.respond(Step.MASKED, "silo-1")
     vector = (int.from_bytes(frame.attachment[:4], "little") ^ (1 << 31)).to_bytes(4, "little") + frame.attachment[4:]
-    body = replace(Masked.decode(frame.body), vector=hashlib.sha256(vector).digest())
+    body = replace(Masked.decode(frame.body), vector=blob_hash(vector))
     session.server.receive(federation.sign("silo-1", body, vector))
     session.collect(Step.MASKED, {"silo-1"})
     session.server = session.server.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
@@ -19,6 +18,7 @@ from secagg import keys
 from secagg.bodies import Abort, Consistency, Keys, Masked, Publish, Shares, Unmask
 from secagg.errors import MisuseError, ProtocolViolation, UnsoundError, WireError
 from secagg.exhibits import Loose, decode_exhibit, encode_exhibit
+from secagg.hashing import blob_hash
 from secagg.quantise import quantise, value_bound
 from secagg.session import TAGS, Announcement
 from secagg.shamir import PRIME, combine, lagrange_at_zero, parse, split
@@ -149,7 +149,7 @@ def fresh(state: Any) -> Any:
 
 def republished(frame: Frame, data: bytes) -> Frame:
     """The coordinator signs whatever it likes, consistently."""
-    body = replace(Publish.decode(frame.body), sum=hashlib.sha256(data).digest())
+    body = replace(Publish.decode(frame.body), sum=blob_hash(data))
     return keys.sign(Step.PUBLISH, "", body.encode(), whole().federation.round_key, data)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import pytest
 from secagg_harness import STEPS, Federation, Session
@@ -12,6 +10,7 @@ from secagg import labels
 from secagg.bodies import Keys, Shares, Unmask
 from secagg.dealing import opens
 from secagg.errors import Failed
+from secagg.hashing import blob_hash
 from secagg.wire import Step
 
 
@@ -20,7 +19,7 @@ def check_sum(session: Session, survivors: tuple[str, ...], opened: tuple[str, .
     published = session.published
     assert published.survivors == survivors
     assert published.opened == opened
-    assert published.sum == hashlib.sha256(published.frame.attachment).digest()
+    assert published.sum == blob_hash(published.frame.attachment)
     np.testing.assert_array_equal(published.words32, words32)
     np.testing.assert_array_equal(published.words64, words64)
     done = 0

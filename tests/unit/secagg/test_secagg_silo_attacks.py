@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from secagg_harness import STEPS, Federation, at, frames_in, of, refused, reject
 from secagg.bodies import Dealt, Keys, Shares
 from secagg.dealing import CIPHERTEXT_SIZE
 from secagg.errors import Failed, WireError
+from secagg.hashing import blob_hash
 from secagg.keys import KeyPair, check_public
 from secagg.wire import MAXIMUM_PROOF, Frame, Step
 
@@ -167,7 +167,7 @@ def test_a_ledger_proof_that_was_not_signed_or_is_too_large_is_refused(federatio
     frame = session.respond(Step.KEYS, "silo-1")
     rejected(session, replace(frame, attachment=b"other"), "ledger proof")
     large = bytes(MAXIMUM_PROOF + 1)
-    body = replace(Keys.decode(frame.body), proof=hashlib.sha256(large).digest())
+    body = replace(Keys.decode(frame.body), proof=blob_hash(large))
     rejected(session, federation.sign("silo-1", body, large), "ledger proof")
 
 
@@ -177,7 +177,7 @@ def test_a_ledger_proof_that_was_not_signed_or_is_too_large_is_refused(federatio
 def redeal(federation: Federation, frame: Frame, position: int, ciphertext: bytes) -> Frame:
     """silo-1's R2 with another, properly signed ciphertext for the silo at `position`."""
     body = Shares.decode(frame.body)
-    entry = replace(body.dealt[position], ciphertext=hashlib.sha256(ciphertext).digest())
+    entry = replace(body.dealt[position], ciphertext=blob_hash(ciphertext))
     dealt = (*body.dealt[:position], entry, *body.dealt[position + 1 :])
     return federation.sign("silo-1", replace(body, dealt=dealt), ciphertext)
 
