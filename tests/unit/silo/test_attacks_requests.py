@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import silo_harness
 from silo_harness import NAMES, Desk, House
 from test_participant_sessions import announce_to
 
@@ -150,3 +152,28 @@ def test_a_retry_that_is_announced_while_a_session_is_open_ends_that_session(des
     sent = announce_to(desk, "alpha", desk.announcement(attempt=2), ())
     assert [event.frame.step for event in sent] == [Step.ABORT]
     assert alpha.handle(request) == []
+
+
+@pytest.mark.parametrize("lie", [{"threshold": 3}, {"minimum_cohort": 3}, {"threshold": 3, "minimum_cohort": 3}])
+def test_a_threshold_lowered_to_one_that_is_sound_is_refused(
+    make_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, lie: dict[str, int]
+) -> None:
+    """The protocol alone would accept it: only the plan that the operator signed says four."""
+    document = silo_harness.plan_document
+
+    def four(**training: object) -> dict[str, Any]:
+        plan = document(**training)
+        return {**plan, "secure_aggregation": {**plan["secure_aggregation"], "threshold": 4, "minimum_cohort": 4}}
+
+    monkeypatch.setattr(silo_harness, "plan_document", four)
+    desk = make_desk()
+    desk.offer()
+    honest = desk.announcement()
+    assert (honest.threshold, honest.minimum_cohort) == (4, 4)
+    desk.cohort = NAMES
+    for cohort in (NAMES, NAMES[:3]) if len(lie) == 2 else (NAMES,):
+        sent = announce_to(desk, "alpha", replace(honest, cohort=cohort, **lie), ())
+        assert Abort.decode(sent[-1].frame.body).reason == "announcement refused"
+    assert desk.houses["alpha"].trained == []
+    desk.run()
+    assert desk.houses["alpha"].ready.round == 1
