@@ -39,17 +39,22 @@ def quantise(values: NDArray[np.floating[Any]], clip: float, fraction_bits: int)
         raise MisuseError("clip * 2**fraction_bits leaves the ring, which has 2**30")
     if values.ndim != 1 or values.dtype.kind != "f" or values.dtype.itemsize > 8:
         raise MisuseError(f"a vector has one dimension and real entries, not shape {values.shape} of {values.dtype}")
+    # All steps but rint are exact in float32 too, if the clip is a float32, and then take a third of the time.
+    narrow = values.dtype == np.float32 and float(np.float32(clip)) == clip
+    kind = np.dtype(np.float32 if narrow else np.float64)
+    low, high, scale = (kind.type(value) for value in (-clip, clip, math.ldexp(1.0, fraction_bits)))
     result = np.empty(len(values), dtype=np.int32)
-    scratch = np.empty(min(_CHUNK, len(values)), dtype=np.float64)
+    scratch = np.empty(min(_CHUNK, len(values)), dtype=kind)
     for start in range(0, len(values), _CHUNK):
         part = values[start : start + _CHUNK]
-        reals = scratch[: len(part)]
-        np.copyto(reals, part)
-        if not np.isfinite(reals).all():
+        # The extremes of what holds a NaN are NaN.
+        least, largest = float(part.min()), float(part.max())
+        if not (math.isfinite(least) and math.isfinite(largest)):
             raise MisuseError("an entry is NaN or infinite")
-        np.maximum(reals, -clip, out=reals)
-        np.minimum(reals, clip, out=reals)
-        np.multiply(reals, math.ldexp(1.0, fraction_bits), out=reals)
+        reals = scratch[: len(part)]
+        if least < -clip or largest > clip:
+            part = np.clip(part, low, high, out=reals, dtype=kind)
+        np.multiply(part, scale, out=reals, dtype=kind)
         np.rint(reals, out=reals)
         np.copyto(result[start : start + _CHUNK], reals, casting="unsafe")
     return result

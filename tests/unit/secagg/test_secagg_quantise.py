@@ -56,7 +56,10 @@ def test_chunks_do_not_show(count: int) -> None:
 
 
 @settings(max_examples=30)
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20), st.floats(2**-10, 2**6))
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20),
+    st.floats(2**-10, 2**6) | st.floats(2**-10, 2**6, width=32),
+)
 def test_narrow_reals_are_clipped_as_wide_ones(values: list[float], clip: float) -> None:
     """A clip that float32 does not hold must not be rounded to one that it does."""
     narrow = np.array(values, dtype=np.float32)
@@ -65,9 +68,10 @@ def test_narrow_reals_are_clipped_as_wide_ones(values: list[float], clip: float)
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("at", [0, 32767, 32768, 39999])
-def test_what_is_not_finite_is_refused_wherever_it_is(bad: float, at: int) -> None:
+@pytest.mark.parametrize("width", ["f2", "f4", "f8"])
+def test_what_is_not_finite_is_refused_wherever_it_is(bad: float, at: int, width: str) -> None:
     """Peers' failure: a number in its place. NaN cast to an integer is whatever the processor makes of it."""
-    values = np.zeros(40000)
+    values = np.zeros(40000, dtype=width)
     values[at] = bad
     with pytest.raises(MisuseError, match="NaN or infinite"):
         quantise(values, 3.0, 8)
