@@ -19,7 +19,7 @@ from feddrm.audit.present import (
     verdict_json,
     verdict_text,
 )
-from feddrm.cli import Format, FormatOption, emit, make_app, run
+from feddrm.cli import Format, FormatOption, emit, make_app, now_ms, run
 from feddrm.contract.errors import ExitCode, UsageError
 from feddrm.contract.files import atomic_write
 
@@ -124,6 +124,30 @@ def fork_proof(
         form, document, forks_text(forks, remarks) + (f"\nThe proof is in {out}." if out is not None and forks else "")
     )
     if forks:
+        raise typer.Exit(ExitCode.VERIFICATION)
+
+
+@app.command()
+def report(
+    bundles: Bundles,
+    root: Root,
+    html: Annotated[Path, typer.Option("--html", help="The file to write.")],
+    fingerprint: Fingerprint = None,
+    form: FormatOption = Format.TEXT,
+) -> None:
+    """Verify, and write the result as one HTML file that a hospital's board can read and print.
+
+    It loads nothing and runs no script. Exit code 6 if anything fails; the file is written all the same.
+    """
+    # Loads the template engine, which no other command needs.
+    from feddrm.audit.report import render_report
+
+    anchor = read_root(root, fingerprint)
+    verdicts = judge(anchor, read_exhibits(bundles))
+    atomic_write(html, render_report(anchor, verdicts, now_ms=now_ms()).encode())
+    verified = all(verdict.verified for verdict in verdicts)
+    emit(form, {"file": str(html), "verified": verified}, f"{'Verified' if verified else 'NOT VERIFIED'}: see {html}")
+    if not verified:
         raise typer.Exit(ExitCode.VERIFICATION)
 
 
