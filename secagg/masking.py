@@ -17,7 +17,7 @@ from secagg.exhibits import MAXIMUM_CIPHERTEXT, Complaint, encode_exhibit
 from secagg.hashing import blob_hash
 from secagg.keys import Entropy, KeyPair, sign
 from secagg.pairing import own_streams
-from secagg.session import TAGS, WORD64_BOUND
+from secagg.session import WORD64_BOUND
 from secagg.states import Context, RequestState, State, blame, read_request, require_own, require_quorum
 from secagg.tags import group_secret, tags
 from secagg.unmasking import AwaitingConsistency, MaskedData
@@ -160,8 +160,8 @@ class ReadyToMask(State[_Ready]):
         data = self._take()
         segments = Segments(announcement.words32, announcement.words64)
         np.copyto(segments.words32, small, casting="unsafe")
-        np.copyto(segments.words64[:-TAGS], large, casting="unsafe")
-        segments.words64[-TAGS:] = tags(data.group, data.session, *segments.signed(), (context.me,))
+        np.copyto(segments.words64, large, casting="unsafe")
+        segments.tags[:] = tags(data.group, data.session, *segments.signed(), (context.me,))
         own_streams(data.session, context.me, data.u2, data.seed, data.mask_secrets).apply(segments)
         vector = segments.take()
         body = Masked(data.session, context.me, data.transcript, blob_hash(vector))

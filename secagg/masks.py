@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR, GCM
 from numpy.typing import NDArray
 
 from secagg.errors import MisuseError
+from secagg.session import TAG_PRIME
 
 # Zeros, keystream and target together fit a second-level cache; smaller chunks spend more on calls.
 CHUNK_BYTES: Final = 128 << 10
@@ -99,14 +100,28 @@ class Keystream:
             raise MisuseError("a key must not give more than 64 GiB of keystream")
 
 
-def apply(target: Words, add: Iterable[bytes], subtract: Iterable[bytes]) -> None:
+def residues(stream: Keystream, count: int) -> list[int]:
+    """The next `count` words of 128 bits, modulo TAG_PRIME: uniform up to 2^-72."""
+    words = stream.words(2 * count, "<u8").tolist()
+    return [(low + (high << 64)) % TAG_PRIME for low, high in zip(words[::2], words[1::2], strict=True)]
+
+
+def apply(target: Words, add: Iterable[bytes], subtract: Iterable[bytes], tags: Words | None = None) -> None:
     """Add and subtract the streams of the given keys to `target` (1-D, `<u4` or `<u8`, writable), modulo its ring.
+
+    With `tags` (<u8[k], below TAG_PRIME) the first 2k words of each stream are theirs, as k residues.
 
     Chunks outside, streams inside: a chunk of the target stays in cache while all streams pass over it, and one chunk
     of keystream is all the memory that is needed, however many streams there are.
     """
     plus = [Keystream(key) for key in add]
     minus = [Keystream(key) for key in subtract]
+    if tags is not None:
+        totals = [int(tag) for tag in tags]
+        for sign, streams in ((1, plus), (-1, minus)):
+            for keystream in streams:
+                totals = [t + sign * r for t, r in zip(totals, residues(keystream, len(totals)), strict=True)]
+        tags[:] = [total % TAG_PRIME for total in totals]
     buffer = bytearray(CHUNK_BYTES)
     stream = np.frombuffer(buffer, dtype=target.dtype)
     step = len(stream)

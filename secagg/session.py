@@ -18,6 +18,7 @@ WORD64_BOUND: Final = 1 << 40
 MAXIMUM_WORDS32: Final = 1 << 28
 MAXIMUM_WORDS64: Final = 1 << 24
 TAGS: Final = 2
+TAG_PRIME: Final = (1 << 56) - 5
 
 
 def vector_size(words32: int, words64: int) -> int:

@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from secagg import labels
 from secagg.keys import derive, framed
 from secagg.masks import Keystream
-from secagg.session import TAGS
+from secagg.session import TAG_PRIME, TAGS
 
-PRIME: Final = (1 << 56) - 5
 LENGTH: Final = 2048
 COLUMNS: Final = 11
 SHORT_BITS: Final = 11
@@ -57,7 +56,7 @@ def products(group: bytes, session: bytes, words32: NDArray[Any], words64: NDArr
         total = _dot(_long_weights(stream, len(narrow)), narrow)
         weights = _long_weights(stream, len(high))
         total += _dot(weights, low) + (_dot(weights, high) << _LIMB_BITS)
-        found.append(total % PRIME)
+        found.append(total % TAG_PRIME)
     return tuple(found)
 
 
@@ -95,7 +94,7 @@ def _dot(weights: NDArray[np.uint64], values: NDArray[np.int64]) -> int:
     """The inner product modulo p, up to a multiple of it; halves of 28 bits, so that 128 products fit 64 bits."""
     if not len(values):
         return 0
-    residues = (values % PRIME).astype(np.uint64)
+    residues = (values % TAG_PRIME).astype(np.uint64)
     starts = np.arange(0, len(values), _TERMS)
     mask, shift = np.uint64((1 << _HALF) - 1), np.uint64(_HALF)
 
@@ -127,13 +126,8 @@ def tags(
         words64: the same, |q| < 2^47.
 
     Returns:
-        uint64[TAGS], below p. Silos' tags are summed in Z_2^64, which a hundred of them do not fill: compare with
-        `tags_agree`.
+        uint64[TAGS], below p. Silos' tags are masked and summed modulo p: a sum of the integers would show how often it
+        wrapped, which depends on every single vector, to whoever knows G.
     """
     pairs = zip(products(group, session, words32, words64), offsets(group, session, silos), strict=True)
-    return np.array([(product + offset) % PRIME for product, offset in pairs], dtype=np.uint64)
-
-
-def tags_agree(expected: NDArray[np.uint64], summed: NDArray[np.uint64]) -> bool:
-    """Whether a sum of silos' tags (uint64[TAGS], not reduced) is what `tags` gives for the sum of their vectors."""
-    return [int(tag) % PRIME for tag in summed] == [int(tag) for tag in expected]
+    return np.array([(product + offset) % TAG_PRIME for product, offset in pairs], dtype=np.uint64)

@@ -15,7 +15,7 @@ from secagg.errors import ProtocolViolation, WireError
 from secagg.exhibits import loose
 from secagg.keys import sign, signature_valid
 from secagg.states import RequestState, read_request, require_own, require_quorum
-from secagg.tags import tags, tags_agree
+from secagg.tags import tags
 from secagg.vector import in_range, view_sum
 from secagg.wire import COORDINATOR, Frame, Step
 
@@ -167,7 +167,7 @@ class AwaitingSum(RequestState[_Unmasked, VerifiedSum]):
         if not in_range(announcement, len(data.u3), words32, words64):
             raise ProtocolViolation(COORDINATOR, "a sum outside the range of its summands", evidence)
         expected = tags(data.group, data.session, words32, words64, data.u3)
-        if not tags_agree(expected, published):
+        if not np.array_equal(expected, published):
             raise ProtocolViolation(COORDINATOR, "a sum that its tags do not verify", evidence)
         return VerifiedSum(words32, words64, data.u3, body.sum, data.session)
 

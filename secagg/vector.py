@@ -10,36 +10,38 @@ from numpy.typing import NDArray
 
 from secagg.errors import MisuseError, WireError
 from secagg.masks import Words
-from secagg.session import TAGS, WORD64_BOUND, Announcement, vector_size
+from secagg.session import TAG_PRIME, WORD64_BOUND, Announcement, vector_size
 
 
 class Segments:
-    """A vector of zeros to compute in: `words32` is <u4[n], `words64` is <u8[m + TAGS], the tags last.
+    """A vector of zeros to compute in: `words32` is <u4[n], `words64` is <u8[m], `tags` is <u8[TAGS], below TAG_PRIME.
 
-    Both are writable views of one buffer, which BytesIO gives away as bytes without a copy once no view is left.
+    All are writable views of one buffer, which BytesIO gives away as bytes without a copy once no view is left.
     """
 
-    __slots__ = ("_buffer", "words32", "words64")
+    __slots__ = ("_buffer", "tags", "words32", "words64")
 
     def __init__(self, words32: int, words64: int) -> None:
         self._buffer = BytesIO(bytes(vector_size(words32, words64)))
         view = self._buffer.getbuffer()
         self.words32: Words = np.frombuffer(view, dtype="<u4", count=words32)
-        self.words64: Words = np.frombuffer(view, dtype="<u8", offset=4 * words32)
+        self.words64: Words = np.frombuffer(view, dtype="<u8", offset=4 * words32, count=words64)
+        self.tags: Words = np.frombuffer(view, dtype="<u8", offset=4 * words32 + 8 * words64)
 
     def add(self, data: bytes) -> None:
-        """Add another vector of the same form, modulo the rings."""
-        count = len(self.words32)
-        np.add(self.words32, np.frombuffer(data, dtype="<u4", count=count), out=self.words32)
-        np.add(self.words64, np.frombuffer(data, dtype="<u8", offset=4 * count), out=self.words64)
+        """Add another vector of the same form, modulo the rings and the tags' prime."""
+        words32, words64, tags = view_sum(data, len(self.words32), len(self.words64))
+        np.add(self.words32, words32.view("<u4"), out=self.words32)
+        np.add(self.words64, words64.view("<u8"), out=self.words64)
+        self.tags[:] = [(int(one) + int(other)) % TAG_PRIME for one, other in zip(self.tags, tags, strict=True)]
 
     def signed(self) -> tuple[Words, Words]:
         """Both segments as signed integers, without the tags: <i4[n], <i8[m]. No view may outlive `take`."""
-        return self.words32.view("<i4"), self.words64[:-TAGS].view("<i8")
+        return self.words32.view("<i4"), self.words64.view("<i8")
 
     def take(self) -> bytes:
         """The finished bytes, once. A view that somebody kept costs a copy, so that they never change."""
-        del self.words32, self.words64
+        del self.words32, self.words64, self.tags
         return self._buffer.getvalue()
 
 

@@ -226,11 +226,13 @@ class Session:
         self.transcript = digest("shares transcript", self.sid, *leaves)
         self.group = self.key(framed(*self.g.values()), "TAG_SECRET", "tag secret", self.transcript)
 
-    def stream(self, kind: str, text: str, secret: bytes, *silos: str) -> tuple[Any, Any]:
-        """The two segments of one mask."""
+    def stream(self, kind: str, text: str, secret: bytes, *silos: str) -> tuple[Any, Any, list[int]]:
+        """One mask: words32, words64, and a residue for each tag, which the second stream begins with."""
         keys = [self.key(secret, kind, text, *silos, segment) for segment in ("u32", "u64")]
         n, m = self.fields["words32"], self.fields["words64"]
-        return keystream(keys[0], n, "<u4"), keystream(keys[1], m + TAGS, "<u8")
+        second = keystream(keys[1], 2 * TAGS + m, "<u8")
+        head = second[: 2 * TAGS].tolist()
+        return keystream(keys[0], n, "<u4"), second[2 * TAGS :], [head[2 * i] + (head[2 * i + 1] << 64) for i in (0, 1)]
 
     def words(self, silo: str) -> tuple[Any, Any]:
         found = []
@@ -264,24 +266,25 @@ class Session:
         self.u3 = [silo for silo in self.u2 if silo in self.who["MASKED"]]
         self.masked = {}
         self.tag = {silo: self.tags(silo) for silo in self.u3}
-        self.tag_sums = [sum(self.tag[silo][tag] for silo in self.u3) % 2**64 for tag in range(TAGS)]
+        self.tag_sums = [sum(self.tag[silo][tag] for silo in self.u3) % PRIME for tag in range(TAGS)]
         for at, silo in enumerate(self.u2):
             if silo not in self.u3:
                 continue
             small, large = self.words(silo)
             y32 = small.astype(np.uint32)
-            y64 = np.concatenate([large.view(np.uint64), np.array(self.tag[silo], dtype=np.uint64)])
-            own = self.stream("SELF_MASK", "self mask", self.b[silo], silo)
-            y32, y64 = y32 + own[0], y64 + own[1]
+            y64, tags = large.view(np.uint64), list(self.tag[silo])
+            masks = [(1, self.stream("SELF_MASK", "self mask", self.b[silo], silo))]
             for other_at, other in enumerate(self.u2):
                 if other == silo:
                     continue
                 secret = agree(self.s[silo], public_of(self.s[other]))
                 pair = (silo, other) if at < other_at else (other, silo)
-                mask = self.stream("PAIR_MASK", "pair mask", secret, *pair)
-                sign = 1 if at < other_at else -1
-                y32, y64 = (y32 + mask[0], y64 + mask[1]) if sign > 0 else (y32 - mask[0], y64 - mask[1])
+                masks.append((1 if at < other_at else -1, self.stream("PAIR_MASK", "pair mask", secret, *pair)))
+            for sign, (words32, words64, residues) in masks:
+                y32, y64 = (y32 + words32, y64 + words64) if sign > 0 else (y32 - words32, y64 - words64)
+                tags = [(tag + sign * residue) % PRIME for tag, residue in zip(tags, residues, strict=True)]
             vector = y32.astype("<u4").tobytes() + y64.astype("<u8").tobytes()
+            vector += b"".join(tag.to_bytes(8, "little") for tag in tags)
             self.masked[silo] = blake(vector)
             self.send("MASKED", silo, self.sid + name(silo) + self.transcript + blake(vector), vector)
         parts = [part for silo in self.u3 for part in (silo.encode(), self.masked[silo])]

@@ -20,7 +20,7 @@ from secagg.errors import MisuseError, ProtocolViolation, UnsoundError, WireErro
 from secagg.exhibits import Loose, decode_exhibit, encode_exhibit
 from secagg.hashing import blob_hash
 from secagg.quantise import quantise, value_bound
-from secagg.session import TAGS, Announcement
+from secagg.session import TAG_PRIME, TAGS, Announcement
 from secagg.shamir import PRIME, combine, lagrange_at_zero, parse, split
 from secagg.states import Life
 from secagg.vector import Segments, decode_sum
@@ -159,7 +159,7 @@ def change_of(kind: str, data: bytes, draw: Callable[[Any], Any]) -> bytes:
     count, large = session.announcement.words32, session.announcement.words64
     segments = Segments(count, large)
     segments.add(data)
-    words32, words64, tag = segments.words32, segments.words64[:large], segments.words64[large:]
+    words32, words64, tag = segments.words32, segments.words64, segments.tags
     if kind == "one entry":
         at = draw(st.integers(0, count - 1))
         words32[at : at + 1] += np.uint32(draw(st.integers(1, 100)))
@@ -172,13 +172,17 @@ def change_of(kind: str, data: bytes, draw: Callable[[Any], Any]) -> bytes:
     elif kind == "multiple":
         factor = draw(st.integers(2, 9))
         words32 *= np.uint32(factor)
-        segments.words64 *= np.uint64(factor)
+        words64 *= np.uint64(factor)
+        tag[:] = [int(value) * factor % TAG_PRIME for value in tag]
     elif kind == "negated":
         np.negative(words32, out=words32)
-        np.negative(segments.words64, out=segments.words64)
+        np.negative(words64, out=words64)
+        tag[:] = [-int(value) % TAG_PRIME for value in tag]
     elif kind == "zero":
         words32[:] = 0
-        segments.words64[: large if draw(st.booleans()) else None] = 0
+        words64[:] = 0
+        if draw(st.booleans()):
+            tag[:] = 0
     elif kind == "another survivor":
         name = draw(st.sampled_from(session.federation.names))
         sign = draw(st.sampled_from([1, -1]))
@@ -187,7 +191,7 @@ def change_of(kind: str, data: bytes, draw: Callable[[Any], Any]) -> bytes:
         words64 += (sign * b).astype(np.uint64)
     elif kind == "one tag":
         at = draw(st.integers(0, TAGS - 1))
-        tag[at : at + 1] += np.uint64(draw(st.integers(1, (1 << 64) - 1)))
+        tag[at : at + 1] += np.uint64(draw(st.one_of(st.integers(1, (1 << 64) - 1), st.just(TAG_PRIME))))
     elif kind == "tags of each other":
         order = draw(st.permutations(range(TAGS)).filter(lambda p: list(p) != list(range(TAGS))))
         tag[:] = tag[list(order)]
