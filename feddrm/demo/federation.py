@@ -198,17 +198,18 @@ class Federation:
     def audit(self, bundles: Mapping[str, Path]) -> dict[str, Any]:
         """The auditor's verdict on all bundles together (exit code 6 is a verdict, too)."""
         shutil.copy(self.operator / "federation.root", self.directory / "audit" / "federation.root")
-        report: dict[str, Any] = self.processes.run_json(
-            AUDIT,
-            "verify",
-            *bundles.values(),
-            "--root",
-            self.directory / "audit" / "federation.root",
-            "--fingerprint",
-            self.fingerprint,
-            accept=(0, 6),
-        )
+        report: dict[str, Any] = self.processes.run_json(AUDIT, "verify", *self._evidence(bundles), accept=(0, 6))
         return report
+
+    def report(self, bundles: Mapping[str, Path]) -> Path:
+        """The same verdict as a page for people; `audit` comes first."""
+        page = self.directory / "report.html"
+        self.processes.run_json(AUDIT, "report", *self._evidence(bundles), "--html", page, accept=(0, 6))
+        return page
+
+    def _evidence(self, bundles: Mapping[str, Path]) -> list[str | Path]:
+        root = self.directory / "audit" / "federation.root"
+        return [*bundles.values(), "--root", root, "--fingerprint", self.fingerprint]
 
 
 def free_port() -> int:

@@ -99,7 +99,9 @@ def run(settings: Settings, say: Say) -> dict[str, Any]:
         say("Comparing with every hospital's own model")
         predictions = federation.predict(files.held_out)
         say("Auditing every hospital's ledger, offline")
-        verdict = federation.audit(federation.export())
+        bundles = federation.export()
+        verdict = federation.audit(bundles)
+        report = federation.report(bundles)
         checked = sums.check(status["history"], directory / "kept-updates", federation.coordinator)
     accuracy = measure(
         files.truth,
@@ -110,6 +112,7 @@ def run(settings: Settings, say: Say) -> dict[str, Any]:
     )
     return {
         "directory": str(directory),
+        "report": str(report),
         "seconds": round(time.monotonic() - started, 1),
         "plan": str(signed),
         "release": release,

@@ -87,6 +87,7 @@ def _next(result: dict[str, Any]) -> Text:
         f"Next: feddrm-audit show {directory}/audit/{result['silos'][0]['name']}.ledger"
         f"\n      feddrm-silo status {directory}/{result['silos'][0]['name']}"
         "\n      feddrm demo --kill-silo site-3@4    (a hospital dies in the middle of a round)"
+        f"\nThe audit, as a page for a hospital's board (open it in a browser): {result['report']}"
     )
 
 

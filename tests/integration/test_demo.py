@@ -109,6 +109,16 @@ def test_every_published_sum_is_the_sum_of_the_updates(plain: dict[str, Any]) ->
     assert plain["sums_checked"] == plain["rounds"]
 
 
+def test_the_report_is_written_where_the_demo_says(plain: dict[str, Any], installed: Installed) -> None:
+    """From the wheel: its template must be in there."""
+    page = Path(plain["report"])
+    assert page == installed.cwd / "plain" / "report.html"
+    text = page.read_text(encoding="utf-8")
+    assert "Verified: 6 ledgers" in text
+    assert text.count("<figure>") == 6
+    assert f"{plain['silos'][0]['epsilon_spent']:.3f}" in text
+
+
 @pytest.fixture(scope="session")
 def traffic(plain: dict[str, Any], installed: Installed) -> list[Recorded]:
     assert plain["rounds"]
