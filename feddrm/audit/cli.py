@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from feddrm.audit.budget import budget_json, budget_text, recompute_exhibit
+from feddrm.audit.cases import case_json, case_text, judge_case
 from feddrm.audit.court import judge
 from feddrm.audit.exhibit import read_exhibit, read_exhibits, read_root
 from feddrm.audit.forks import judge_forks, read_findings
@@ -124,6 +125,27 @@ def fork_proof(
         form, document, forks_text(forks, remarks) + (f"\nThe proof is in {out}." if out is not None and forks else "")
     )
     if forks:
+        raise typer.Exit(ExitCode.VERIFICATION)
+
+
+@app.command()
+def evidence(
+    files: Annotated[list[Path], typer.Argument(help="Evidence that a coordinator or silo kept.")],
+    root: Root,
+    roster: Annotated[
+        Path | None, typer.Option("--roster", help="The signed roster of that time, where a file brings none.")
+    ] = None,
+    fingerprint: Fingerprint = None,
+    form: FormatOption = Format.TEXT,
+) -> None:
+    """Judge evidence of a silo's misconduct in secure aggregation: who is guilty, if anybody is proven to be.
+
+    Exit code 6 if somebody is, 0 if nothing is proven. An honest silo is never found guilty.
+    """
+    anchor = read_root(root, fingerprint)
+    found = [judge_case(anchor, path, roster) for path in files]
+    emit(form, {"cases": [case_json(judged) for judged in found]}, "\n".join(map(case_text, found)))
+    if any(judged.verdict.guilty for judged in found):
         raise typer.Exit(ExitCode.VERIFICATION)
 
 
