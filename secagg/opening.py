@@ -18,7 +18,7 @@ from secagg.hashing import blob_hash
 from secagg.keys import KeyPair, sign
 from secagg.pairing import Streams
 from secagg.shamir import lagrange_at_zero
-from secagg.vector import Segments, decode_sum, in_range
+from secagg.vector import Segments, in_range, view_sum
 from secagg.wire import COORDINATOR, Frame, Step
 
 
@@ -44,14 +44,14 @@ class Tally:
 class Published:
     """R6 with the sum attached. `opened` names dropouts whose mask keys were opened; `sum` is the hash of its bytes.
 
-    `words32` int64[n] and `words64` int64[m] are the sum lifted to signed, without the tags, which only silos check.
+    `words32` int32[n] and `words64` int64[m] are the sum in place, read-only, without the tags, which only silos check.
     """
 
     frame: Frame
     survivors: tuple[str, ...]
     opened: tuple[str, ...]
     sum: bytes
-    words32: NDArray[np.int64] = field(repr=False)
+    words32: NDArray[np.int32] = field(repr=False)
     words64: NDArray[np.int64] = field(repr=False)
 
 
@@ -112,7 +112,7 @@ class CollectingUnmask(Collecting[Unmask]):
         dropped = tuple(name for name in tally.shares if name not in set(tally.u3))
         self._remove_masks(list(found.values())[: self.needed])
         total = tally.segments.take()
-        words32, words64, _ = decode_sum(total, announcement.words32, announcement.words64)
+        words32, words64, _ = view_sum(total, announcement.words32, announcement.words64)
         if not in_range(announcement, len(tally.u3), words32, words64):
             raise Failed(frozenset(), "a silo masked a vector outside the agreed range")
         digest = blob_hash(total)
