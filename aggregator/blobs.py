@@ -21,7 +21,8 @@ MODELS: Final = "models"
 TRUNKS: Final = "trunks"
 HEADS: Final = "heads"
 EVIDENCE: Final = "evidence"
-_KINDS: Final = frozenset({SUMS, MODELS, TRUNKS, HEADS, EVIDENCE})
+CASES: Final = "cases"
+_KINDS: Final = frozenset({SUMS, MODELS, TRUNKS, HEADS, EVIDENCE, CASES})
 
 
 def hash_of(data: bytes) -> bytes:

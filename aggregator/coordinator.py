@@ -258,7 +258,7 @@ class Coordinator:
         if text:
             room.effects.append(Journal(text))
         if isinstance(job.phase, Running | Aborting):
-            offences.keep_evidence(room, job.phase.session)
+            offences.keep_evidence(job, room, job.phase.session)
 
     def _hear(self, room: Room, silo: str, ready: Ready) -> None:
         presence = self.presences[silo]

@@ -6,21 +6,28 @@ that made it up, and never an honest silo. What proves nothing is a quarrel, and
 
 from __future__ import annotations
 
-from aggregator.blobs import EVIDENCE, hash_of
+from aggregator.blobs import CASES, EVIDENCE, hash_of
 from aggregator.events import Journal, StoreBlob
 from aggregator.gather import bar
 from aggregator.job import Job, Room
 from aggregator.outcomes import note
 from aggregator.session import Session
+from feddrm.contract.case import Case
+from feddrm.contract.codec import FRAME
 from secagg.evidence import Verdict, judge
+from secagg.wire import Frame
 
 
-def keep_evidence(room: Room, session: Session) -> None:
-    """Keep what came with offences and accusations; the journal says under which name."""
-    for silo, data in session.evidence:
+def keep_evidence(job: Job, room: Room, session: Session) -> None:
+    """Keep what came with offences and accusations, and beside each piece a file that an auditor can judge with nothing
+    but the federation's root; the journal says under which names."""
+    for silo, found in session.evidence:
+        data = FRAME.encode(found) if isinstance(found, Frame) else found
+        case = Case(session.frame.body, found, job.signed_roster.to_json()).to_json().encode()
         room.effects += [
             StoreBlob(EVIDENCE, data),
-            Journal(f"evidence {hash_of(data).hex()} is kept; it came with {silo}"),
+            StoreBlob(CASES, case),
+            Journal(f"evidence {hash_of(data).hex()} is kept, for auditors as case {hash_of(case).hex()}; from {silo}"),
         ]
     session.evidence.clear()
 
@@ -44,7 +51,7 @@ def punish(job: Job, room: Room, session: Session, *, broken: bool) -> frozenset
     Returns:
         the silos whose accusation is settled by proof.
     """
-    keep_evidence(room, session)
+    keep_evidence(job, room, session)
     proven = verdicts(session)
     guilty = {verdict.guilty: verdict.reason for verdict in proven.values()}
     for silo, why in sorted((session.offenders | guilty).items()):

@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from feddrm.contract.codec import FRAME
 from feddrm.contract.messages import AbortRequest, CoordinatorEvent, StepFrames
 from secagg import server
 from secagg.aborts import read_abort
@@ -73,7 +72,7 @@ class Session:
     offenders: dict[str, str] = field(default_factory=dict)
     aborts: dict[str, Frame] = field(default_factory=dict)
     said: dict[str, Abort] = field(default_factory=dict)
-    evidence: list[tuple[str, bytes]] = field(default_factory=list)
+    evidence: list[tuple[str, bytes | Frame]] = field(default_factory=list)
     punished: set[str] = field(default_factory=set)
     counted: dict[tuple[int, str], Frame] = field(default_factory=dict)
     keyed: frozenset[str] = frozenset()
@@ -147,7 +146,7 @@ class Session:
         if abort.announcement != self.start:
             return None
         if frame.attachment and silo not in self.aborts:
-            self.evidence.append((silo, FRAME.encode(frame)))
+            self.evidence.append((silo, frame))
         self.aborts[silo], self.said[silo] = frame, abort
         self.lose(silo, abort.reason)
         return abort

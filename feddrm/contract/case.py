@@ -13,10 +13,10 @@ from typing import Final
 
 from feddrm.contract.errors import MalformedError
 from secagg.errors import WireError
-from secagg.wire import MAXIMUM_EVIDENCE, Frame, Step
+from secagg.wire import Frame, Step
 
 FORMAT: Final = "feddrm evidence 1"
-MAXIMUM_CASE: Final = 4 * MAXIMUM_EVIDENCE
+MAXIMUM_CASE: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from coordinator_harness import World
 
-from aggregator.blobs import EVIDENCE
+from aggregator.blobs import CASES, EVIDENCE
 from aggregator.events import FromSilo
 from feddrm.contract import messages as m
+from feddrm.contract.case import Case
 from feddrm.contract.codec import FRAME
+from feddrm.contract.roster import roster_hash
+from feddrm.contract.signed import Signed
 from secagg.aborts import abort_frame
 from secagg.bodies import Abort, Keys, Shares
 from secagg.checks import ciphertext_hash
@@ -171,6 +174,10 @@ def test_a_second_r1_is_evidence_also_when_the_step_is_over(world: World, late: 
     assert BAD in session.offenders
     (evidence,) = kept(world)
     assert judge(evidence, session.frame.body, session.keys).guilty == BAD
+    (file,) = (world.directory / "blobs" / CASES).iterdir()
+    case = Case.from_json(file.read_bytes())
+    assert (case.announcement, case.evidence) == (session.frame.body, evidence)
+    assert roster_hash(Signed.from_json(case.roster).body) == session.announcement.roster
     world.run()
     assert world.job.history[0].survivors == tuple(name for name in world.identities.names if name != BAD)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from feddrm.contract.case import Case
 from feddrm.contract.errors import ExitCode
 from feddrm.contract.roster import roster_hash
+from secagg.aborts import abort_frame
 from secagg.client import AwaitingKeys, join
 from secagg.evidence import find_conflict
 from secagg.exhibits import Conflict, encode_exhibit
@@ -99,9 +101,19 @@ def test_an_abort_with_good_evidence_convicts_the_accused_and_with_made_up_evide
     file = scene.write(state.abort("two keys", "b", scene.conflict("b")))
     code, out, _ = run("evidence", file, "--root", paper.root)
     assert (code, "GUILTY: b" in out, "brought by a" in out) == (ExitCode.VERIFICATION, True, True)
-    state, _ = scene.joined("a", b"2")
-    harmless = scene.joined("c", b"1")[1]
-    file = scene.write(state.abort("two keys", "c", encode_exhibit(Conflict(harmless, harmless, ()))))
+    # An honest silo's software never signs this, so its author had to write it.
+    harmless, announced = scene.joined("c", b"1")[1], hashlib.sha256(scene.announce.body).digest()
+    lie = abort_frame(
+        announcement=announced,
+        session=announced,
+        me="a",
+        signer=paper.keys["a"].identity,
+        released=False,
+        reason="two keys",
+        blamed="c",
+        evidence=encode_exhibit(Conflict(harmless, harmless, ())),
+    )
+    file = scene.write(lie)
     code, out, _ = run("evidence", file, "--root", paper.root)
     assert (code, "GUILTY: a signed a false accusation of c" in out) == (ExitCode.VERIFICATION, True)
     state, _ = scene.joined("a", b"3")
