@@ -7,10 +7,10 @@ from typing import Final
 
 from aggregator.certify import certificate
 from aggregator.events import Journal
-from aggregator.gather import FOR_GOOD, bar
+from aggregator.gather import FOR_GOOD
 from aggregator.job import Job, Room
 from aggregator.offences import punish
-from aggregator.outcomes import BACKOFF_MS, lose, note
+from aggregator.outcomes import BACKOFF_MS, lose
 from aggregator.phases import Aborting, Gathering, Running
 from aggregator.session import Session
 from feddrm.contract.messages import Notice
@@ -24,7 +24,7 @@ def break_session(job: Job, room: Room, phase: Running, reason: str, *, masked: 
     room.effects.append(Journal(f"round {phase.round} attempt {phase.attempt} broke: {reason}"))
     session = phase.session
     settled = punish(job, room, session, broken=True)
-    judge_accusations(job, room, session, phase.resting, settled)
+    judge_accusations(job, session, phase.resting, settled)
     if not masked:
         # Nobody was told whom to mask with, so nobody can have masked: no certificate is needed.
         _retry(job, room, phase, reason, phase.certificate)
@@ -39,33 +39,19 @@ def break_session(job: Job, room: Room, phase: Running, reason: str, *, masked: 
     advance_abort(job, room, job.phase)
 
 
-def judge_accusations(
-    job: Job, room: Room, session: Session, resting: dict[str, str], settled: Collection[str] = ()
-) -> None:
-    """What is not `settled` by proof is settled by number. A silo that in this job was accused by more members than can
-    collude is left out, so that no few silos can expel an honest one. Of a smaller quarrel nobody can tell who lies:
-    accuser and accused sit a round out in turn, or a liar could keep one chosen victim out of every sum by making it
-    complain."""
-    accusers: dict[str, set[str]] = {}
-    for silo in session.aborts.keys() - set(settled):
-        accusers.setdefault(session.said[silo].blamed, set()).add(silo)
-    for accused, voices in sorted(accusers.items()):
-        member = accused in session.boots
-        if member:
-            voices |= job.accusers.get(accused, set())
-            job.accusers[accused] = voices
-        if member and len(voices) > job.plan.secure_aggregation.colluders:
-            reasons = [abort.reason for _, abort in sorted(session.said.items()) if abort.blamed == accused]
-            why = f"{len(voices)} silos blame it{f', saying: {reasons[0]}' if reasons else ''}"
-            note(room, bar(job, accused, session.boots[accused], why))
+def judge_accusations(job: Job, session: Session, resting: dict[str, str], settled: Collection[str] = ()) -> None:
+    """What neither proof nor number has settled (aggregator.offences): nobody can tell who lies, so accuser and accused
+    sit a round out in turn, or a liar could keep one chosen victim out of every sum by making it complain."""
+    for silo in sorted(session.aborts.keys() - set(settled)):
+        accused = session.said[silo].blamed
+        if accused in session.punished:
             continue
-        for silo in sorted(voices & set(session.aborts)):
-            quarrel = f"{silo}>{accused}"
-            job.quarrels[quarrel] = job.quarrels.get(quarrel, 0) + 1
-            if member and job.quarrels[quarrel] % 2 == 0:
-                resting.setdefault(accused, f"{silo} blames it again")
-            else:
-                resting.setdefault(silo, session.gone.get(silo, "it left the attempt"))
+        quarrel = f"{silo}>{accused}"
+        job.quarrels[quarrel] = job.quarrels.get(quarrel, 0) + 1
+        if accused in session.boots and job.quarrels[quarrel] % 2 == 0:
+            resting.setdefault(accused, f"{silo} blames it again")
+        else:
+            resting.setdefault(silo, session.gone.get(silo, "it left the attempt"))
 
 
 def say_why(job: Job, room: Room, silo: str) -> None:

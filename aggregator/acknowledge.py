@@ -15,6 +15,7 @@ from feddrm.contract.rounds import Ack
 from feddrm.contract.signed import Signed, signers
 from feddrm.method.update import apply, model_hash
 from secagg.server import Published
+from secagg.wire import Frame
 
 
 def publish(job: Job, room: Room, phase: Running, published: Published) -> None:
@@ -77,6 +78,16 @@ def take_ack(job: Job, room: Room, phase: Acknowledging, silo: str, ack: Signed)
         phase.acks[silo] = Signed(ack.body, own[:1])
         room.presences[silo].told = max(room.presences[silo].told, phase.round)
         advance_acks(job, room, phase)
+
+
+def take_abort(job: Job, room: Room, phase: Acknowledging, silo: str, frame: Frame) -> None:
+    """Count a member's accusation that came only after the sum: what it proves is proven all the same."""
+    abort = phase.session.receive_abort(silo, frame, job.key(silo))
+    if abort is None:
+        return
+    note(room, f"{silo} aborts: {abort.reason}")
+    phase.gone.setdefault(silo, abort.reason)
+    punish(job, room, phase.session, broken=False)
 
 
 def advance_acks(job: Job, room: Room, phase: Acknowledging) -> None:

@@ -247,6 +247,8 @@ class Coordinator:
             case SiloFrame(frame), Running(session=session) | Aborting(session=session) if frame.step == Step.ABORT:
                 abort = session.receive_abort(silo, frame, job.key(silo))
                 text = "" if abort is None else f"{silo} aborts: {abort.reason}"
+            case SiloFrame(frame), Acknowledging() as phase if frame.step == Step.ABORT:
+                acknowledge.take_abort(job, room, phase, silo, frame)
             case SiloFrame(frame), Running(session=session):
                 text = session.receive(silo, frame)
             case AckEvent(ack), Acknowledging() as phase:

@@ -15,6 +15,7 @@ from aggregator.blobs import SUMS, Blobs
 from aggregator.events import FromSilo, JobStarted, JobStopped, ReleaseOrdered, RosterChanged, Stamp
 from aggregator.gather import bar
 from aggregator.job import Room
+from aggregator.offences import punish
 from aggregator.session import Session
 from aggregator.store import Store
 from aggregator.uploads import Uploads
@@ -157,7 +158,7 @@ def quarrel(world: World, session: Session, accuser: str, accused: str) -> dict[
     world.submit(FromSilo(accuser, m.SiloFrame(frame)))
     resting: dict[str, str] = {}
     room = Room(Stamp(world.now, bytes(32)), world.identities.round_key, {})
-    judge_accusations(world.job, room, session, resting)
+    judge_accusations(world.job, session, resting, punish(world.job, room, session, broken=True))
     return resting
 
 
