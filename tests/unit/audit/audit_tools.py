@@ -9,9 +9,14 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from feddrm.contract.identity import MemberKeys, sign_sealing_key
+from feddrm.contract.roster import Member, Roster, sign_roster
+from feddrm.contract.signed import Signed
 from privacy.merkle import Tree
 from privacy.note import sign_head
 
+NOW = 1_800_000_000_000
+SILOS = ("a", "b", "c", "d")
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -40,3 +45,27 @@ def reseal(fields: dict[str, Any], key: Ed25519PrivateKey, leaves: list[str]) ->
     bodies = [leaf.encode() for leaf in leaves]
     fields["leaves"] = leaves
     fields["head"] = sign_head(fields["origin"], len(bodies), Tree(bodies).root(), key).decode()
+
+
+def make_roster(keys: dict[str, MemberKeys], operator: Ed25519PrivateKey, version: int) -> Signed:
+    members = tuple(
+        Member(
+            name=name,
+            role="silo",
+            identity=k.identity_public,
+            sealing=k.sealing.public(),
+            sealing_signature=sign_sealing_key(k.identity, name, k.sealing.public()),
+            certificate=name.encode().ljust(32, b"c"),
+        )
+        for name, k in keys.items()
+    )
+    roster = Roster(
+        federation="retina",
+        version=version,
+        issued_ms=NOW,
+        expires_ms=NOW + 86_400_000,
+        operator=operator.public_key().public_bytes_raw(),
+        round_key=Ed25519PrivateKey.generate().public_key().public_bytes_raw(),
+        members=members,
+    )
+    return sign_roster(roster, operator)

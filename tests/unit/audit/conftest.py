@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from audit_tools import Run
+from audit_tools import NOW, SILOS, Run, make_roster
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feddrm.audit.cli import app
 from feddrm.cli import invoke
 from feddrm.contract.authority import create_authority, pem
 from feddrm.contract.charge import charge
-from feddrm.contract.identity import MemberKeys, sign_sealing_key
+from feddrm.contract.identity import MemberKeys
 from feddrm.contract.kit import FederationRoot
 from feddrm.contract.plan import Plan
 from feddrm.contract.release import schema_hash
-from feddrm.contract.roster import Member, Roster, sign_roster
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan, sign_plan
 from feddrm.method.layout import initial_model, layout_of
@@ -27,8 +26,6 @@ from privacy.bundle import export_bundle
 from privacy.gate import Caps, Gate
 from privacy.ledger import Ledger
 
-NOW = 1_800_000_000_000
-SILOS = ("a", "b", "c", "d")
 CAPS = Caps(3.0, 3.0, 1e-5, 10.0, 10.0, 1e-4, 3)
 
 
@@ -93,30 +90,6 @@ class Paper:
         file = self.path / f"{name}.ledger"
         file.write_text(text, encoding="utf-8")
         return file
-
-
-def make_roster(keys: dict[str, MemberKeys], operator: Ed25519PrivateKey, version: int) -> Signed:
-    members = tuple(
-        Member(
-            name=name,
-            role="silo",
-            identity=k.identity_public,
-            sealing=k.sealing.public(),
-            sealing_signature=sign_sealing_key(k.identity, name, k.sealing.public()),
-            certificate=name.encode().ljust(32, b"c"),
-        )
-        for name, k in keys.items()
-    )
-    roster = Roster(
-        federation="retina",
-        version=version,
-        issued_ms=NOW,
-        expires_ms=NOW + 86_400_000,
-        operator=operator.public_key().public_bytes_raw(),
-        round_key=Ed25519PrivateKey.generate().public_key().public_bytes_raw(),
-        members=members,
-    )
-    return sign_roster(roster, operator)
 
 
 def make_plan(**training: object) -> Plan:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_tools import Run
-from conftest import SILOS, make_roster
+from audit_tools import SILOS, Run, make_roster
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feddrm.contract.case import Case
