@@ -51,7 +51,7 @@ def judge_case(anchor: FederationRoot, path: Path, roster: Path | None) -> Judge
     except (MalformedError, WireError, UnsoundError) as error:
         raise InputError(
             f"{path} is no evidence: {error}",
-            remedy="The coordinator keeps evidence in blobs/cases of its directory.",
+            remedy="The coordinator keeps evidence in blobs/cases of its server directory.",
         ) from error
     text = case.roster or (read_bounded(roster).decode("utf-8", "replace") if roster is not None else "")
     if not text:
