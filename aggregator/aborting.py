@@ -82,5 +82,11 @@ def _retry(job: Job, room: Room, phase: Running | Aborting, reason: str, abort_c
         return
     now = room.stamp.now_ms
     job.phase = Gathering(
-        phase.round, phase.attempt + 1, now, now + (BACKOFF_MS << phase.attempt), abort_certificate, phase.resting
+        phase.round,
+        phase.attempt + 1,
+        now,
+        now + (BACKOFF_MS << phase.attempt),
+        abort_certificate,
+        phase.resting,
+        phase.session.shown,
     )

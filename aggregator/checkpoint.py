@@ -28,7 +28,7 @@ from feddrm.contract.signed_plan import verify_plan
 from feddrm.method.layout import layout_of
 from feddrm.method.update import model_hash
 
-_VERSION = 2
+_VERSION = 3
 
 
 def encode(coordinator: Coordinator) -> bytes:
@@ -139,6 +139,7 @@ def _phase(phase: Phase) -> dict[str, Any]:
                 "not_before_ms": phase.not_before_ms,
                 "certificate": [_text(FRAME.encode(frame)) for frame in phase.certificate],
                 "resting": phase.resting,
+                "shown": {name: sorted(sizes) for name, sizes in sorted(phase.shown.items())},
             }
         case Proposing():
             signatures = {name: _signature(s) for name, s in sorted(phase.signatures.items())}
@@ -157,9 +158,9 @@ def _phase(phase: Phase) -> dict[str, Any]:
 def _read_phase(raw: Mapping[str, Any]) -> Phase:
     if raw["kind"] == "gathering":
         certificate = tuple(FRAME.decode(_bytes(entry)) for entry in raw["certificate"])
-        return Gathering(
-            raw["round"], raw["attempt"], raw["since_ms"], raw["not_before_ms"], certificate, dict(raw["resting"])
-        )
+        shown = {name: set(sizes) for name, sizes in raw["shown"].items()}
+        times = raw["since_ms"], raw["not_before_ms"]
+        return Gathering(raw["round"], raw["attempt"], *times, certificate, dict(raw["resting"]), shown)
     if raw["kind"] == "proposing":
         signatures = {name: _read_signature(entry) for name, entry in raw["signatures"].items()}
         return Proposing(_bytes(raw["statement"]), raw["since_ms"], signatures)

@@ -17,7 +17,8 @@ class Gathering:
     """Waiting until the silos of the next attempt are ready.
 
     `certificate` is the abort certificate of the attempt before, empty where no member of it can have masked anything.
-    `resting` holds silos that sit out this round, and why. Nobody is announced to before `not_before_ms`.
+    `resting` holds silos that sit out this round, and why. Nobody is announced to before `not_before_ms`. `shown` is
+    what the sessions of this round before showed of ledgers (aggregator.session).
     """
 
     round: int
@@ -26,6 +27,7 @@ class Gathering:
     not_before_ms: int
     certificate: tuple[Frame, ...] = ()
     resting: dict[str, str] = field(default_factory=dict)
+    shown: dict[str, set[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from aggregator.phases import Aborting, Acknowledging, Gathering, Running
 from aggregator.session import Broken, Session, Summed
 from feddrm.contract.announce import announcement_of
 from feddrm.contract.messages import Announce, CoordinatorEvent, Ready
+from feddrm.contract.plan import MAXIMUM_SILOS
 from secagg.server import open_session
 
 
@@ -43,7 +44,7 @@ def announce(job: Job, room: Room, phase: Gathering) -> None:
     state, frame = open_session(announcement, room.signer, keys)
     outbox: dict[str, CoordinatorEvent] = {
         silo: Announce(
-            frame, phase.certificate, job.outcomes[-1] if job.outcomes else None, _witnessed(room, cohort, silo)
+            frame, phase.certificate, job.outcomes[-1] if job.outcomes else None, _witnessed(room, phase, cohort, silo)
         )
         for silo in cohort
     }
@@ -56,6 +57,7 @@ def announce(job: Job, room: Room, phase: Gathering) -> None:
         deadline_ms=deadline,
         step_ms=round(job.plan.deadlines.step_seconds * 1000),
         outbox=outbox,
+        shown={silo: set(sizes) for silo, sizes in phase.shown.items()},
     )
     job.phase = Running(phase.round, phase.attempt, session, phase.resting, phase.certificate)
     room.effects.append(
@@ -86,13 +88,14 @@ def resume(job: Job, room: Room, silo: str, ready: Ready) -> None:
             pass
 
 
-def _witnessed(room: Room, cohort: tuple[str, ...], silo: str) -> tuple[int, ...]:
-    sizes: set[int] = set()
+def _witnessed(room: Room, phase: Gathering, cohort: tuple[str, ...], silo: str) -> tuple[int, ...]:
+    """What the peers say that they hold of a silo's ledger, and what they were shown of it since they said so."""
+    sizes = set(phase.shown.get(silo, ()))
     for peer in cohort:
         ready = room.presence(peer).ready
         if peer != silo and ready is not None:
             sizes |= {size for name, size in ready.witnessed if name == silo}
-    return tuple(sorted(sizes))
+    return tuple(sorted(sizes))[-MAXIMUM_SILOS:]
 
 
 def advance(job: Job, room: Room) -> None:

@@ -10,7 +10,9 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from feddrm.contract.messages import AbortRequest, CoordinatorEvent, StepFrames
+from feddrm.contract.messages import AbortRequest, Announce, CoordinatorEvent, StepFrames
+from privacy.errors import LedgerFault
+from privacy.witness import check_answer
 from secagg import server
 from secagg.aborts import read_abort
 from secagg.bodies import Abort
@@ -57,7 +59,8 @@ class Session:
 
     `outbox` is the last thing sent to each member, which a member that reconnects gets again. `gone` holds those that
     are not waited for, and why: another boot (its keys are gone), an abort, an offence. `evidence` is what came with
-    offences and accusations and was not kept yet, each after the silo that it is about or from.
+    offences and accusations and was not kept yet, each after the silo that it is about or from. `shown` holds the sizes
+    of the ledger heads that went to the peers in this round: a retry comes before they say that they hold them.
     """
 
     announcement: Announcement
@@ -77,6 +80,7 @@ class Session:
     counted: dict[tuple[int, str], Frame] = field(default_factory=dict)
     keyed: frozenset[str] = frozenset()
     unmasked: set[str] = field(default_factory=set)
+    shown: dict[str, set[int]] = field(default_factory=dict)
 
     @property
     def step(self) -> Step:
@@ -115,6 +119,8 @@ class Session:
             return ""
         if not current:
             return self._late(silo, frame)
+        if frame.step == Step.KEYS and silo in self.state.missing and (fault := self._unanswered(silo, frame)):
+            return self._offend(silo, fault)
         try:
             self.state.receive(frame)
         except Rejected as error:
@@ -122,6 +128,22 @@ class Session:
         self.counted.setdefault((frame.step, silo), frame.without_attachment())
         if frame.step == Step.UNMASK:
             self.unmasked.add(silo)
+        return ""
+
+    def _unanswered(self, silo: str, frame: Frame) -> str:
+        """What is wrong with the ledger proof of an R1: its peers blame nobody for what it was not asked to prove."""
+        sent = self.outbox[silo]
+        origin = f"feddrm/{self.announcement.federation}/{silo}"
+        try:
+            size = check_answer(
+                frame.attachment,
+                origin=origin,
+                key=self.keys[silo],
+                asked=sent.witnessed if isinstance(sent, Announce) else (),
+            )
+        except LedgerFault as fault:
+            return str(fault)
+        self.shown.setdefault(silo, set()).add(size)
         return ""
 
     def _late(self, silo: str, frame: Frame) -> str:

@@ -40,6 +40,10 @@ class ForkFault(LedgerFault):
     """A silo signed two different heads of one size. `evidence` convinces anybody: see `privacy.witness.check_fork`."""
 
 
+class UnaskedFault(PrivacyError):  # noqa: N818 - a fault, said as one
+    """A peer was not asked to prove that it extends the head that is held of it: nobody's fault but of whoever asks."""
+
+
 class GateError(PrivacyError):
     """The gate was called out of order (a bug of the caller, or a second, different end of one round)."""
 

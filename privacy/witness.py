@@ -6,43 +6,55 @@ signs two heads of one size, which is a proof that convinces anybody (`check_for
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from privacy import fields
 from privacy.canonical import canonical_json, parse_canonical
-from privacy.errors import ForkFault, LedgerFault, MalformedError
+from privacy.errors import ForkFault, LedgerFault, MalformedError, UnaskedFault
 from privacy.events import Event
 from privacy.leaves import Commit, Leaf, Record, Reserve
 from privacy.ledger import Ledger
 from privacy.merkle import consistency_valid, inclusion_valid
-from privacy.note import Head, InvalidNoteError, open_head
+from privacy.note import MAXIMUM_SIZE, Head, InvalidNoteError, open_head
 
 MAXIMUM_PROOF: Final = 192 << 10
 MAXIMUM_LEAVES: Final = 16
+MAXIMUM_ASKED: Final = 104
 MAXIMUM_SIZES: Final = 128
 _MAXIMUM_PATH: Final = 128
 
 
-def make_proof(ledger: Ledger, indices: Iterable[int], sizes: Iterable[int]) -> bytes:
+def asked_sizes(sizes: Iterable[int]) -> tuple[int, ...]:
+    """What a silo that is asked for `sizes` says it was asked for: those that a ledger can have, the 104 largest."""
+    return tuple(sorted({size for size in sizes if 1 <= size <= MAXIMUM_SIZE}))[-MAXIMUM_ASKED:]
+
+
+def make_proof(ledger: Ledger, indices: Iterable[int], asked: Iterable[int], shown: Iterable[int] = ()) -> bytes:
     """The proof that a silo puts into its R1.
+
+    It says what the silo was asked for, and R1 signs its hash: who leaves out what it was asked for is told from one
+    that was not asked, and a coordinator cannot make a peer blame an honest silo by not asking it.
 
     Args:
         ledger: the silo's own.
         indices: leaf numbers to show, those of the round's RESERVE and COMMIT.
-        sizes: sizes of this ledger's heads that peers hold. Those that this ledger never had are left out (whoever
-            named them will refuse), so that a coordinator's invention does not stop the honest ones.
+        asked: sizes of this ledger's heads that peers hold, as the coordinator names them. For those that this ledger
+            never had there is no proof (whoever named them will refuse), so that an invention does not stop the
+            honest ones.
+        shown: other sizes that peers may hold, at most 24.
 
     Returns:
-        Canonical JSON: the newest head, the leaves with their inclusion, consistency from each size.
+        Canonical JSON: the newest head, the leaves with their inclusion, the sizes asked for, consistency from each
+        size.
 
     Raises:
-        ValueError: there is no such leaf, or more than 16 leaves are asked for.
+        ValueError: there is no such leaf, or more than 16 leaves or 24 other sizes are wanted.
     """
-    shown = sorted(set(indices))
-    if len(shown) > MAXIMUM_LEAVES:
+    named, others = sorted(set(indices)), set(shown)
+    if len(named) > MAXIMUM_LEAVES or len(others) > MAXIMUM_SIZES - MAXIMUM_ASKED:
         raise ValueError(f"a proof shows at most {MAXIMUM_LEAVES} leaves")
-    size, bodies = ledger.size, ledger.bodies()
-    known = sorted({old for old in sizes if 1 <= old < size})[-MAXIMUM_SIZES:]
+    size, bodies, sizes = ledger.size, ledger.bodies(), asked_sizes(asked)
     return canonical_json(
         {
             "head": ledger.head().decode(),
@@ -52,13 +64,43 @@ def make_proof(ledger: Ledger, indices: Iterable[int], sizes: Iterable[int]) -> 
                     "path": [digest.hex() for digest in ledger.prove_inclusion(number)],
                     "leaf": bodies[number].decode(),
                 }
-                for number in shown
+                for number in named
             ],
+            "asked": list(sizes),
             "consistency": [
-                {"size": old, "path": [digest.hex() for digest in ledger.prove_consistency(old)]} for old in known
+                {"size": old, "path": [digest.hex() for digest in ledger.prove_consistency(old)]}
+                for old in sorted({*sizes, *others})
+                if 1 <= old < size
             ],
         }
     )
+
+
+def check_answer(proof: bytes, *, origin: str, key: bytes, asked: Iterable[int]) -> int:
+    """What a coordinator, which holds nobody's heads, checks of a proof: it answers what the silo was asked for.
+
+    Args:
+        proof: from the silo's R1.
+        origin: the silo's log.
+        key: its identity key (32 bytes).
+        asked: the sizes that were sent to it.
+
+    Returns:
+        the size of its newest head.
+
+    Raises:
+        LedgerFault: malformed, not signed, says it was asked for others, or does not answer one.
+    """
+    try:
+        parsed = _parse(proof, origin, key)
+    except MalformedError as error:
+        raise LedgerFault(f"its ledger proof is not acceptable: {error}", proof) from error
+    if parsed.asked != asked_sizes(asked):
+        raise LedgerFault("its ledger proof is an answer to another question", proof)
+    missing = [size for size in parsed.asked if size < parsed.head.size and size not in parsed.paths]
+    if missing:
+        raise LedgerFault(f"it does not prove that its ledger extends its head of {missing[0]} leaves", proof)
+    return parsed.head.size
 
 
 def check_proof(
@@ -89,11 +131,13 @@ def check_proof(
     Raises:
         ForkFault: another head of the size that was witnessed, or of a size that was: its evidence convinces anybody.
         LedgerFault: malformed, not signed, rolled back, not an extension, or the round is not charged and committed.
+        UnaskedFault: it does not show that it extends `witnessed`, and does not say that it was asked to.
     """
     try:
-        head, leaves, paths = _parse(proof, origin, key)
+        parsed = _parse(proof, origin, key)
+        head, leaves = parsed.head, parsed.leaves
         if witnessed is not None:
-            _check_extension(head, open_head(witnessed, origin, key), paths, proof)
+            _check_extension(parsed, open_head(witnessed, origin, key), proof)
     except MalformedError as error:
         raise LedgerFault(f"the ledger proof of {origin} is not acceptable: {error}", proof) from error
     reserves = {
@@ -133,7 +177,18 @@ def check_fork(evidence: bytes, *, origin: str, key: bytes) -> int:
     return first.size
 
 
-def _check_extension(head: Head, before: Head, paths: dict[int, tuple[bytes, ...]], proof: bytes) -> None:
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """A proof whose head is signed and whose leaves are in its tree."""
+
+    head: Head
+    leaves: dict[int, Leaf]
+    asked: tuple[int, ...]
+    paths: dict[int, tuple[bytes, ...]]
+
+
+def _check_extension(parsed: _Parsed, before: Head, proof: bytes) -> None:
+    head = parsed.head
     if head.size == before.size and head.root != before.root:
         raise ForkFault(
             f"{head.origin} signed two different heads of {head.size} leaves", make_fork(before.note, head.note)
@@ -144,17 +199,19 @@ def _check_extension(head: Head, before: Head, paths: dict[int, tuple[bytes, ...
         )
     if head.size == before.size:
         return
-    path = paths.get(before.size)
+    path = parsed.paths.get(before.size)
+    if path is None and before.size not in parsed.asked:
+        raise UnaskedFault(f"{head.origin} was not asked to prove that it extends its head of {before.size} leaves")
     if path is None:
         raise LedgerFault(f"{head.origin} does not prove that it extends its head of {before.size} leaves", proof)
     if not consistency_valid(before.size, before.root, head.size, head.root, path):
         raise LedgerFault(f"the ledger of {head.origin} no longer extends its head of {before.size} leaves", proof)
 
 
-def _parse(proof: bytes, origin: str, key: bytes) -> tuple[Head, dict[int, Leaf], dict[int, tuple[bytes, ...]]]:
+def _parse(proof: bytes, origin: str, key: bytes) -> _Parsed:
     if len(proof) > MAXIMUM_PROOF:
         raise MalformedError(f"a proof of {len(proof)} bytes exceeds the limit of {MAXIMUM_PROOF}")
-    parts = _object(parse_canonical(proof), {"head", "leaves", "consistency"})
+    parts = _object(parse_canonical(proof), {"head", "leaves", "asked", "consistency"})
     head = open_head(_text(parts["head"]), origin, key)
     leaves: dict[int, Leaf] = {}
     for item in _list(parts["leaves"], MAXIMUM_LEAVES):
@@ -163,11 +220,14 @@ def _parse(proof: bytes, origin: str, key: bytes) -> tuple[Head, dict[int, Leaf]
         if not inclusion_valid(body, number, head.size, _path(entry["path"]), head.root):
             raise InvalidNoteError(f"leaf {number} is not in the tree")
         leaves[number] = Record.decode(body).leaf
+    asked = tuple(_number(item) for item in _list(parts["asked"], MAXIMUM_ASKED))
+    if asked != asked_sizes(asked):
+        raise MalformedError("the sizes asked for are in order, each once")
     paths = {}
     for item in _list(parts["consistency"], MAXIMUM_SIZES):
         entry = _object(item, {"size", "path"})
         paths[_number(entry["size"])] = _path(entry["path"])
-    return head, leaves, paths
+    return _Parsed(head, leaves, asked, paths)
 
 
 def _object(value: Any, names: set[str]) -> dict[str, Any]:

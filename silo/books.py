@@ -202,13 +202,14 @@ class Books:
         shown = shown_sizes(self._context.state)
         recent = sorted(shown | {ledger.size})[-_REMEMBERED:]
         self._context.state.set_fact(_SHOWN, " ".join(map(str, recent)).encode())
-        return make_proof(ledger, (reservation.leaf, commit), {*sizes, *shown})
+        return make_proof(ledger, (reservation.leaf, commit), sizes, shown)
 
     def witness(self, work: Work, peer: str, proof: bytes, announcement: Announcement) -> None:
         """Check a peer's proof and keep its head, durably.
 
         Raises:
             LedgerFault: the peer's ledger is at fault.
+            UnaskedFault: the coordinator is.
         """
         origin = origin_of(self._context.federation, peer)
         key = self._context.identities((peer,))[peer]

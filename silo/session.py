@@ -15,7 +15,7 @@ import numpy as np
 
 from feddrm.contract.chunks import blob_hash
 from feddrm.contract.messages import Publish, SiloFrame, StepFrames
-from privacy.errors import LedgerFault
+from privacy.errors import LedgerFault, UnaskedFault
 from secagg.aborts import abort_frame
 from secagg.checks import Roll
 from secagg.client import (
@@ -224,16 +224,19 @@ class Session:
 
     def _witness(self, proofs: Mapping[str, bytes]) -> None:
         """Check the peers' ledgers and keep their heads, by one write; those before a fault are kept as well."""
-        found: tuple[str, LedgerFault] | None = None
+        found: tuple[str, LedgerFault | UnaskedFault] | None = None
         with self._context.state.transaction():
             for peer, proof in proofs.items():
                 try:
                     self._books.witness(self._work, peer, proof, self.announcement)
-                except LedgerFault as fault:
+                except (LedgerFault, UnaskedFault) as fault:
                     found = (peer, fault)
                     break
         if found is not None:
             peer, reason = found
+            if isinstance(reason, UnaskedFault):
+                # An honest coordinator lets no R1 pass that does not answer what it asked.
+                raise LedgerBlame(COORDINATOR, str(reason), b"") from reason
             raise LedgerBlame(peer, str(reason), reason.evidence) from reason
 
     def _mask(self, waiting: AwaitingShares, frames: tuple[Frame, ...]) -> list[Effect]:
@@ -259,7 +262,8 @@ class Session:
 
 
 class LedgerBlame(Exception):  # noqa: N818 - a verdict on a peer
-    """A peer's ledger proof does not hold; the peer is excluded, the federation goes on (design 7)."""
+    """A peer's ledger proof does not hold; the peer is excluded, the federation goes on (design 7). `peer` is empty
+    where the coordinator is to blame."""
 
     def __init__(self, peer: str, reason: str, evidence: bytes) -> None:
         super().__init__(reason)

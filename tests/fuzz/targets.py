@@ -40,7 +40,7 @@ from feddrm.contract.signed_plan import verify_plan  # noqa: E402
 from feddrm.contract.tickets import Ticket  # noqa: E402
 from privacy.bundle import parse_bundle  # noqa: E402
 from privacy.canonical import canonical_json, parse_canonical  # noqa: E402
-from privacy.errors import LedgerFault  # noqa: E402
+from privacy.errors import LedgerFault, UnaskedFault  # noqa: E402
 from privacy.errors import MalformedError as MalformedLeafError  # noqa: E402
 from privacy.leaves import Record as Leaf  # noqa: E402
 from privacy.note import open_head  # noqa: E402
@@ -173,7 +173,7 @@ def ledgers(data: bytes) -> None:
     case = seeds.log()
     with contextlib.suppress(MalformedLeafError):
         parse_bundle(data)
-    with contextlib.suppress(LedgerFault):
+    with contextlib.suppress(LedgerFault, UnaskedFault):
         note = check_proof(
             data,
             origin=case.origin,

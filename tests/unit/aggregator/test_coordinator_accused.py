@@ -13,6 +13,10 @@ from aggregator.job import Room
 from aggregator.offences import punish
 from feddrm.contract import messages as m
 from feddrm.contract.case import Case
+from privacy.canonical import canonical_json
+from privacy.merkle import Tree
+from privacy.note import sign_head
+from privacy.witness import asked_sizes
 from secagg.aborts import abort_frame
 from secagg.bodies import Keys
 from secagg.evidence import judge
@@ -119,3 +123,37 @@ def test_evidence_that_comes_only_after_the_sum_is_kept_and_judged(world: World)
     world.filter = lambda *_: True
     world.run()
     assert [h.outcome for h in world.job.history] == ["published", "published"]
+
+
+def test_an_r1_whose_ledger_proof_answers_another_question_is_not_relayed(world: World) -> None:
+    """Peers blame nobody for a proof that the silo says it was not asked for, so the coordinator must."""
+    liar = world.silos[BAD]
+    honest = liar.ledger_proof
+    liar.ledger_proof = lambda event: honest(replace(event, witnessed=(*event.witnessed, 1)))  # type: ignore[method-assign]
+    world.run()
+    assert [h.survivors for h in world.job.history] == [("site-1", "site-2", "site-3", "site-5")] * 2
+    assert world.job.offences == {BAD: 2}
+
+
+def test_a_retry_asks_for_what_the_attempt_before_showed(world: World) -> None:
+    """Its peers hold that head, and have had no occasion to say so; a restart of the coordinator changes nothing."""
+    asked: list[tuple[int, ...]] = []
+    silo = world.silos["site-1"]
+    tree = Tree([b"leaf"] * 3)
+
+    def growing(event: m.Announce) -> bytes:
+        asked.append(event.witnessed)
+        sizes = asked_sizes(event.witnessed)
+        size = min(len(asked), 3)
+        head = sign_head("feddrm/retina/site-1", size, tree.root(size), silo.signer).decode()
+        # The coordinator holds no head to check the paths by; that they are there is what it sees.
+        paths = [{"size": old, "path": []} for old in sizes if old < size]
+        return canonical_json({"head": head, "leaves": [], "asked": list(sizes), "consistency": paths})
+
+    silo.ledger_proof = growing  # type: ignore[method-assign]
+    world.filter = lambda way, name, event: not (way == "down" and isinstance(event, m.StepFrames) and len(asked) < 2)
+    world.run(lambda: world.phase == "Gathering" and world.job.phase.attempt == 2)
+    world.restart_coordinator()
+    world.run(lambda: len(world.job.outcomes) == 1)
+    assert asked[:2] == [(), (1,)]
+    assert "site-1" in world.job.history[0].survivors

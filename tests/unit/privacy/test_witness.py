@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from privacy_cases import CAPS, DATA, EVENT, NOW, ORIGIN, PLAN, note_data
 
 from privacy.canonical import canonical_json
-from privacy.errors import ForkFault, LedgerFault, MalformedError
+from privacy.errors import ForkFault, LedgerFault, MalformedError, UnaskedFault
 from privacy.gate import Gate
 from privacy.leaves import Commit
 from privacy.ledger import Ledger
 from privacy.note import open_head, sign_head
-from privacy.witness import check_fork, check_proof, make_fork, make_proof
+from privacy.witness import check_answer, check_fork, check_proof, make_fork, make_proof
 
 Play = Callable[..., None]
 
@@ -126,10 +126,62 @@ def test_a_commit_to_another_reservation_does_not_count(gate: Gate, ledger: Ledg
 def test_a_missing_consistency_proof_is_a_fault(played: Gate, ledger: Ledger, key: bytes) -> None:
     witnessed = check(prove(played, ledger, 2), key)
     ledger.append(DATA, now_ms=NOW)
-    with pytest.raises(LedgerFault, match="does not prove"):
-        check(prove(played, ledger, 2), key, witnessed)
     size = open_head(witnessed, ORIGIN, key).size
+    silent = altered(prove(played, ledger, 2, (size,)), lambda proof: proof.update(consistency=[]))
+    with pytest.raises(LedgerFault, match="does not prove"):
+        check(silent, key, witnessed)
     assert check(prove(played, ledger, 2, (size,)), key, witnessed) == ledger.head()
+
+
+def test_who_was_not_asked_is_not_at_fault(played: Gate, ledger: Ledger, key: bytes) -> None:
+    """Or a coordinator that hides a size from one hospital would make another one accuse it."""
+    witnessed = check(prove(played, ledger, 2), key)
+    size = open_head(witnessed, ORIGIN, key).size
+    ledger.append(DATA, now_ms=NOW)
+    for asked in ((), (1, size - 1)):
+        with pytest.raises(UnaskedFault, match="was not asked"):
+            check(prove(played, ledger, 2, asked), key, witnessed)
+    # A path that is there is checked all the same.
+    reservation = played.reserved(PLAN, 1, 2)
+    assert reservation is not None
+    wrong = altered(
+        make_proof(ledger, (reservation.leaf,), (), (size,)),
+        lambda proof: proof["consistency"][0].update(path=["00" * 32]),
+    )
+    with pytest.raises(LedgerFault, match="no longer extends"):
+        check(wrong, key, witnessed)
+
+
+def test_the_coordinator_counts_only_an_answer_to_what_it_asked(played: Gate, ledger: Ledger, key: bytes) -> None:
+    asked = (-1, 0, 1, 4, ledger.size, ledger.size + 5, 1 << 60)
+    proof = prove(played, ledger, 2, asked)
+    assert check_answer(proof, origin=ORIGIN, key=key, asked=asked) == ledger.size
+    assert json.loads(proof)["asked"] == [1, 4, ledger.size, ledger.size + 5]
+
+    def refused(proof: bytes, match: str, asked: tuple[int, ...] = asked, origin: str = ORIGIN) -> None:
+        with pytest.raises(LedgerFault, match=match):
+            check_answer(proof, origin=origin, key=key, asked=asked)
+
+    refused(proof, "another question", (1,))
+    refused(proof, "another question", (*asked, 3))
+    refused(prove(played, ledger, 2), "another question")
+    refused(altered(proof, lambda value: value["consistency"].pop()), "head of 4 leaves")
+    refused(altered(proof, lambda value: value["asked"].reverse()), "not acceptable")
+    refused(altered(proof, lambda value: value.pop("asked")), "not acceptable")
+    refused(proof, "not acceptable", origin="feddrm/retina/hospital-b")
+    refused(b"", "not acceptable")
+
+
+def test_sizes_are_bounded_and_those_that_this_ledger_showed_are_proven_beside_them(
+    played: Gate, ledger: Ledger
+) -> None:
+    reservation = played.reserved(PLAN, 1, 2)
+    assert reservation is not None
+    proof = json.loads(make_proof(ledger, (reservation.leaf,), range(200), (2, 3)))
+    assert proof["asked"] == list(range(96, 200))
+    assert [entry["size"] for entry in proof["consistency"]] == [2, 3]
+    with pytest.raises(ValueError, match="at most"):
+        make_proof(ledger, (reservation.leaf,), (), range(1, 26))
 
 
 def test_sizes_that_never_were_are_left_out(played: Gate, ledger: Ledger) -> None:
@@ -244,7 +296,7 @@ def test_any_changed_byte_of_a_proof_is_a_fault(played: Gate, ledger: Ledger, ke
         return
     # Without a witnessed head the consistency paths prove nothing yet; all else is bound.
     assert head == ledger.head()
-    assert proof.index(b'"consistency"') < place < proof.index(b'"head"')
+    assert proof.index(b'"asked"') < place < proof.index(b'"head"')
 
 
 @given(st.binary(max_size=200))

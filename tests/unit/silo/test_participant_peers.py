@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from silo_harness import NAMES, NOW, Desk
 
 from feddrm.contract.messages import AbortRequest, OutcomeEvent
 from feddrm.method.update import model_hash
+from privacy.canonical import canonical_json
 from privacy.ledger import Ledger
 from privacy.note import open_head
 from secagg.bodies import Abort
@@ -137,22 +141,34 @@ def test_a_retry_shows_the_extension_of_what_peers_saw_in_the_attempt_before(des
     assert all(house.frames(Step.SHARES) for house in desk.houses.values())
 
 
-def test_a_coordinator_that_hides_a_size_only_makes_that_peer_refuse(desk: Desk) -> None:
+@pytest.mark.parametrize("guilty", ["coordinator", "beta"])
+def test_a_size_that_is_not_proven_is_blamed_on_who_left_it_out(desk: Desk, guilty: str) -> None:
+    """Beta says, under its signature, what it was asked for: hiding a size makes nobody accuse it."""
     desk.run()
-    for house in desk.houses.values():
-        house.state.set_fact("heads shown", b"")
     original = desk.announce_event
 
     def hiding(name: str, certificate: tuple[object, ...] = ()) -> object:
         event = original(name, certificate)  # type: ignore[arg-type]
-        from dataclasses import replace
-
-        return replace(event, witnessed=()) if name == "beta" else event
+        return replace(event, witnessed=()) if name == "beta" and guilty == "coordinator" else event
 
     desk.announce_event = hiding  # type: ignore[assignment, method-assign]
+    if guilty == "coordinator":
+        desk.houses["beta"].state.set_fact("heads shown", b"")
+    else:
+        books = desk.houses["beta"].participant._books
+        honest = books.proof
+
+        def silent(*arguments: Any) -> bytes:
+            value = json.loads(honest(*arguments))
+            value["consistency"] = []
+            return canonical_json(value)
+
+        books.proof = silent  # type: ignore[method-assign]
     desk.open()
     relay_keys(desk)
-    assert blame(desk).blamed == "beta"
+    for name in ("alpha", "delta", "gamma"):
+        assert blame(desk, name).blamed == ("" if guilty == "coordinator" else "beta")
+        assert "head of" in blame(desk, name).reason
     outcome = desk.lose()
     alpha = desk.houses["alpha"]
     alpha.handle(OutcomeEvent(outcome))
