@@ -49,10 +49,6 @@ class Context:
     signer: Ed25519PrivateKey = field(repr=False)
     life: Life = field(default_factory=Life)
 
-    def in_order(self, names: Mapping[str, Any]) -> tuple[str, ...]:
-        """The names in roster order."""
-        return tuple(name for name in self.announcement.cohort if name in names)
-
 
 D = TypeVar("D")
 R = TypeVar("R")
