@@ -186,7 +186,7 @@ class Agent:
             return
         chosen = self._renewal.take()
         self._context = replace(
-            self._context, roster=chosen.roster, roster_hash=chosen.hash, boot=self._context.entropy(16)
+            self._context, roster=chosen.roster, signed_roster=chosen.signed, boot=self._context.entropy(16)
         )
         self._participant = Participant(self._context)
         self._perform(self._participant.start(now_ms()))

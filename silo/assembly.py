@@ -100,7 +100,7 @@ def _context(
         me=SiloId(member.name),
         signer=member.keys.identity,
         roster=pinned.roster,
-        roster_hash=pinned.hash,
+        signed_roster=pinned.signed,
         read_policy=lambda: read_policy(home),
         read_data=home.data_settings,
         state=state,

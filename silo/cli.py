@@ -162,6 +162,26 @@ def ledger_export(
     emit(form, {"out": str(out), "leaves": leaves}, f"Wrote {leaves} leaves to {out}. Check: {check}")
 
 
+@ledger_app.command("evidence")
+def ledger_evidence(
+    directory: Directory,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FOLDER", help="Where the files go.")],
+    form: FormatOption = Format.TEXT,
+) -> None:
+    """Export what this silo holds against others: its accusations that carry evidence, a file each.
+
+    A file names the accused, the accuser and the cohort; it holds no private key of this silo but those of single
+    pairs in sessions that are over.
+    """
+    from silo.export import export_evidence
+
+    files = export_evidence(directory, out)
+    root = directory / "startup" / "federation.root"
+    lines = [f"Wrote {len(files)} files of evidence to {out}."]
+    lines += [f"Judge it: feddrm-audit evidence {file} --root {root}" for file in files]
+    emit(form, {"out": str(out), "files": [str(file) for file in files]}, "\n".join(lines))
+
+
 def main() -> None:
     """Entry point."""
     run(app)

@@ -13,7 +13,8 @@ from feddrm.contract.documents import parse_body
 from feddrm.contract.names import SiloId
 from feddrm.contract.plan import Plan, plan_hash
 from feddrm.contract.policy import Policy
-from feddrm.contract.roster import Member, Roster
+from feddrm.contract.roster import Member, Roster, roster_hash
+from feddrm.contract.signed import Signed
 from feddrm.method.layout import Layout, layout_of
 from feddrm.method.update import model_hash
 from privacy.gate import Gate
@@ -30,7 +31,7 @@ class Context:
     """One agent process.
 
     Attributes:
-        roster: the pinned one; `roster_hash` is of its body as signed.
+        roster: the pinned one; `signed_roster` is how the operator signed it.
         boot: 16 random bytes of this process.
         read_policy: local/policy.toml as it is now; raises a FeddrmError when it cannot be relied on.
         read_data: local/data.toml, likewise.
@@ -42,7 +43,7 @@ class Context:
     me: SiloId
     signer: Ed25519PrivateKey = field(repr=False)
     roster: Roster
-    roster_hash: bytes
+    signed_roster: Signed
     read_policy: Callable[[], Policy]
     read_data: Callable[[], DataSettings]
     state: State
@@ -51,6 +52,11 @@ class Context:
     boot: bytes
     entropy: Callable[[int], bytes]
     slot_ms: int
+
+    @property
+    def roster_hash(self) -> bytes:
+        """Names the pinned roster (32 bytes)."""
+        return roster_hash(self.signed_roster.body)
 
     def silo(self, name: str) -> Member | None:
         """A silo of the pinned roster."""

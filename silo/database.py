@@ -18,7 +18,7 @@ from typing import Final, Self
 from feddrm.contract.errors import InputError
 from feddrm.contract.files import file_error
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 # A reader that stays away from the log's end for longer than this only postpones the log's truncation.
 _CHECKPOINT_WAIT_MS: Final = 200
 _WAIT_MS: Final = 5000
@@ -49,6 +49,7 @@ CREATE TABLE releases (
   personal BLOB NOT NULL
 ) STRICT;
 CREATE TABLE evidence (serial INTEGER PRIMARY KEY, plan BLOB, round INTEGER, text TEXT NOT NULL) STRICT;
+CREATE TABLE cases (serial INTEGER PRIMARY KEY, plan BLOB, round INTEGER, text TEXT NOT NULL) STRICT;
 CREATE TABLE heads (silo TEXT PRIMARY KEY, size INTEGER NOT NULL, note BLOB NOT NULL) STRICT;
 CREATE TABLE answers (
   query BLOB PRIMARY KEY, querier TEXT NOT NULL, day INTEGER NOT NULL, records INTEGER NOT NULL, answer BLOB NOT NULL

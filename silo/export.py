@@ -10,6 +10,7 @@ from feddrm.contract.home import load_silo_home
 from privacy.bundle import export_bundle
 from privacy.errors import LedgerCorrupt, LedgerError
 from privacy.ledger import Ledger
+from silo.accusations import cases
 from silo.books import origin_of
 from silo.database import LEDGER_REMEDY
 from silo.home import Home
@@ -45,3 +46,28 @@ def export_ledger(directory: Path, out: Path) -> int:
     bundle = export_bundle(ledger, witnessed=heads, roster=member.signed_roster.to_json(), plans=plans)
     atomic_write(out, bundle.encode())
     return ledger.size
+
+
+def export_evidence(directory: Path, folder: Path) -> tuple[Path, ...]:
+    """Write what this silo holds against others, a file each; works beside a running agent.
+
+    Returns:
+        the files, oldest evidence first.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    home = Home(directory)
+    home.check()
+    state = State.read(home.database)
+    try:
+        found = cases(state)
+    finally:
+        state.close()
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for number, (plan, round_number, case) in enumerate(found, start=1):
+        path = folder / f"evidence-{number}-{plan.hex()[:8]}-round-{round_number}.json"
+        atomic_write(path, case.to_json().encode())
+        paths.append(path)
+    return tuple(paths)

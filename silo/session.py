@@ -166,8 +166,7 @@ class Session:
             self._last_word = self._waiting.abort(reason, blamed, evidence)
             self._waiting = None
             if self._last_word.attachment:
-                a = self.announcement
-                Accusations(self._context.state).keep(a.plan, a.round, self._last_word)
+                Accusations(self._context).keep(self.announcement, self._last_word, blamed)
         if self._last_word is None:
             return []
         return [

@@ -250,12 +250,20 @@ class State(Database):
         self._db.execute("INSERT INTO evidence (plan, round, text) VALUES (?,?,?)", (plan, round_number, text))
 
     def evidence(self, plan: bytes, round_number: int) -> tuple[str, ...]:
-        """Outcomes that were kept of a round, oldest first (aborts: silo.accusations)."""
+        """Outcomes that were kept of a round, oldest first."""
         rows = self._db.execute(
-            "SELECT text FROM evidence WHERE plan=? AND round=? AND text NOT LIKE '{\"abort\":%' ORDER BY serial",
-            (plan, round_number),
+            "SELECT text FROM evidence WHERE plan=? AND round=? ORDER BY serial", (plan, round_number)
         )
         return tuple(row[0] for row in rows)
+
+    def keep_case(self, plan: bytes, round_number: int, text: str) -> None:
+        """Keep evidence of what happened in a session (silo.accusations)."""
+        self._db.execute("INSERT INTO cases (plan, round, text) VALUES (?,?,?)", (plan, round_number, text))
+
+    def cases(self) -> tuple[tuple[bytes, int, str], ...]:
+        """All evidence of sessions, oldest first: plan, round, text."""
+        rows = self._db.execute("SELECT plan, round, text FROM cases ORDER BY serial")
+        return tuple((bytes(row[0]), row[1], row[2]) for row in rows)
 
     def certify(self, plan: bytes, round_number: int) -> None:
         """A round's outcome was seen certified."""

@@ -22,6 +22,7 @@ COMMANDS = [
     ("feddrm-silo preflight DIR", {"silo"}),
     ("feddrm-silo predict DIR TABLE", {"silo"}),
     ("feddrm-silo ledger export DIR -o OUT", {"silo"}),
+    ("feddrm-silo ledger evidence DIR -o OUT", {"silo"}),
     ("feddrm-silo roster show --dir DIR", {"silo", "querier"}),
     ("feddrm-silo roster accept --yes --dir DIR", {"silo", "querier"}),
     ("feddrm-query route TABLE --patience 0 --dir DIR", {"querier"}),

@@ -219,7 +219,7 @@ class House:
             me=SiloId(self.name),
             signer=keys.identity,
             roster=self.trial.roster,
-            roster_hash=roster_hash(self.trial.roster_signed.body),
+            signed_roster=self.trial.roster_signed,
             read_policy=lambda: self.policy,
             read_data=lambda: DataSettings(records="records.csv", patient=self.patient, public_size=self.public_size),
             state=self.state,

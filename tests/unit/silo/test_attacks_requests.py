@@ -17,7 +17,7 @@ from secagg.bodies import Abort
 from secagg.bodies import Publish as Body
 from secagg.keys import sign
 from secagg.wire import Frame, Step
-from silo.accusations import Accusations
+from silo.accusations import cases
 from silo.effects import FetchSum
 
 STEPS = (Step.KEYS, Step.SHARES, Step.MASKED, Step.CONSISTENCY)
@@ -105,7 +105,7 @@ def test_a_frame_of_another_session_in_a_second_request_convicts_nobody(desk: De
     alpha.handle(event)
     alpha.handle(swapped(event, old))
     assert (last_word(alpha).blamed, alpha.frames(Step.ABORT)[-1].attachment) == ("", b"")
-    assert Accusations(alpha.state).of(desk.trial.plan_hash) == ()
+    assert cases(alpha.state) == ()
 
 
 def test_a_sum_of_other_survivors_is_not_applied(desk: Desk) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from silo_harness import NAMES, NOW, Desk, House
 
 from feddrm.contract.messages import DeclineReason, JobEnded, JobOffer, Notice, PlanAnswer, Ready
-from feddrm.contract.roster import roster_hash, sign_roster
+from feddrm.contract.roster import sign_roster
 from feddrm.method.update import model_hash
 from privacy.leaves import Dataset, Reserve
 from secagg.wire import Step
@@ -96,8 +96,7 @@ def test_a_job_that_does_not_fit_the_approved_roster_is_left_with_that_reason(de
     house, trial = desk.houses["alpha"], desk.trial
     kept = tuple(member for member in trial.roster.members if member.name != "gamma")
     newer = trial.roster.model_copy(update={"version": 2, "members": kept})
-    body = sign_roster(newer, trial.operator).body
-    sent = begin_anew(house, roster=newer, roster_hash=roster_hash(body))
+    sent = begin_anew(house, roster=newer, signed_roster=sign_roster(newer, trial.operator))
     assert PlanAnswer(trial.plan_hash, accepted=False, reason=DeclineReason.ROSTER) in sent
     declined: Any = house.state.noted("declined")
     assert "version 1, pinned is 2" in declined["detail"]
