@@ -96,7 +96,8 @@ def parse_body(body: bytes, model: type[D], *, what: str) -> D:
     """Parse the body of a document whose signature has been verified.
 
     Only canonical JSON (RFC 8785) is accepted: duplicate keys or odd number forms would let two readers understand
-    the same signed bytes differently.
+    the same signed bytes differently. And every key must be there: two signed texts would mean the same, and a default
+    that changes one day would change what an old signature means.
 
     Args:
         what: names the document in the error, such as "The roster".
@@ -108,7 +109,10 @@ def parse_body(body: bytes, model: type[D], *, what: str) -> D:
         raw = json.loads(body)
         if rfc8785.dumps(raw) != body:
             raise MalformedError(f"{what} is not in canonical form.")
-        return model.model_validate_json(body, strict=True)
+        document = model.model_validate_json(body, strict=True)
+        if canonical(document) != body:
+            raise MalformedError(f"{what} leaves something to defaults.")
+        return document
     except ValidationError as error:
         raise MalformedError(f"{what} is malformed: {explain(error, raw, model)[0]}.") from error
     except (ValueError, RecursionError, rfc8785.CanonicalizationError) as error:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import rfc8785
+from pydantic import ValidationError
 
 from feddrm.contract.documents import canonical, parse_body
 from feddrm.contract.errors import InputError, MalformedError
@@ -128,3 +131,28 @@ def test_only_the_one_canonical_form_of_a_body_is_accepted(plan: Plan) -> None:
         assert variant != body
         with pytest.raises(MalformedError, match="The plan"):
             parse_body(variant, Plan, what="The plan")
+
+
+def means(raw: object) -> Plan | None:
+    """What a lenient reader would take a body for."""
+    try:
+        return Plan.model_validate_json(json.dumps(raw), strict=True)
+    except ValidationError:
+        return None
+
+
+def test_a_signed_body_leaves_nothing_to_defaults(plan: Plan) -> None:
+    """Two signed texts would mean the same, and a default that changes would change what an old signature means."""
+    raw = json.loads(plan.body())
+    shorter = [{name: raw[name] for name in raw if name != key} for key in raw]
+    tables = {key: value for key, value in raw.items() if isinstance(value, dict)}
+    shorter += [
+        {**raw, key: {name: table[name] for name in table if name != inner}}
+        for key, table in tables.items()
+        for inner in table
+    ]
+    same = [text for text in shorter if means(text) == plan]
+    assert same, "no key of a plan has a default"
+    for text in same:
+        with pytest.raises(MalformedError, match="defaults"):
+            parse_body(rfc8785.dumps(text), Plan, what="The plan")
