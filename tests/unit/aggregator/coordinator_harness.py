@@ -330,7 +330,7 @@ class MiniSilo:
 
     def ledger_proof(self, event: m.Announce) -> bytes:
         """Of an empty ledger, which nobody here looks into."""
-        head = sign_head(f"feddrm/retina/{self.name}", 0, EMPTY_ROOT, self.signer).decode()
+        head = sign_head(f"feddrm/{self.identities.roster.federation}/{self.name}", 0, EMPTY_ROOT, self.signer).decode()
         asked = list(asked_sizes(event.witnessed))
         return canonical_json({"head": head, "leaves": [], "asked": asked, "consistency": []})
 
