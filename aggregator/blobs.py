@@ -25,11 +25,6 @@ CASES: Final = "cases"
 _KINDS: Final = frozenset({SUMS, MODELS, TRUNKS, HEADS, EVIDENCE, CASES})
 
 
-def hash_of(data: bytes) -> bytes:
-    """The hash that names a blob (32 bytes)."""
-    return blob_hash(data)
-
-
 class Blobs:
     """Whole blobs below one directory."""
 

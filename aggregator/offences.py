@@ -7,13 +7,14 @@ of them is honest. What is neither is a quarrel, and aggregator.aborting settles
 
 from __future__ import annotations
 
-from aggregator.blobs import CASES, EVIDENCE, hash_of
+from aggregator.blobs import CASES, EVIDENCE
 from aggregator.events import Journal, StoreBlob
 from aggregator.gather import bar
 from aggregator.job import Job, Room
 from aggregator.outcomes import note
 from aggregator.session import Session
 from feddrm.contract.case import Case
+from feddrm.contract.chunks import blob_hash
 from feddrm.contract.codec import FRAME
 from secagg.evidence import Verdict, judge
 from secagg.wire import Frame
@@ -29,8 +30,8 @@ def keep_evidence(job: Job, room: Room, session: Session) -> None:
             StoreBlob(EVIDENCE, data),
             StoreBlob(CASES, case),
             Journal(
-                f"evidence {hash_of(data).hex()} came with {silo}; judge it: feddrm-audit evidence"
-                f" blobs/{CASES}/{hash_of(case).hex()} --root federation.root"
+                f"evidence {blob_hash(data).hex()} came with {silo}; judge it: feddrm-audit evidence"
+                f" blobs/{CASES}/{blob_hash(case).hex()} --root federation.root"
             ),
         ]
     session.evidence.clear()

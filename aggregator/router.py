@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import safetensors.numpy
 
-from aggregator.blobs import hash_of
+from feddrm.contract.chunks import blob_hash
 from feddrm.contract.messages import QuerierRelease
 from feddrm.contract.release import Bundle, release_hash, release_id
 from feddrm.contract.roster import Roster
@@ -48,7 +48,7 @@ class Serving:
         return cls(
             id=release_id(bundle.statement),
             release=release_hash(bundle.statement),
-            querier=QuerierRelease(bundle.plan, bundle.statement, hash_of(bundle.trunk)),
+            querier=QuerierRelease(bundle.plan, bundle.statement, blob_hash(bundle.trunk)),
             threshold=plan.secure_aggregation.threshold,
             grid=Grid.of(plan, safetensors.numpy.load(bundle.trunk)),
             router=Router.from_tensors(layout_of(plan), head, plan.silos),

@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from feddrm.contract.chunks import blob_hash
 from feddrm.contract.messages import Publish, SiloFrame, StepFrames
 from privacy.errors import LedgerFault, UnaskedFault
 from secagg.aborts import abort_frame
+from secagg.bodies import Masked
 from secagg.checks import Roll
 from secagg.client import (
     AwaitingConsistency,
@@ -130,7 +130,7 @@ class Session:
 
     def uploaded(self, blob: bytes) -> list[Effect]:
         """The masked vector has arrived: send its signed frame."""
-        if self._masked is None or self._waiting is None or blob_hash(self._masked.attachment) != blob:
+        if self._masked is None or self._waiting is None or Masked.decode(self._masked.body).vector != blob:
             return []
         return [Send(SiloFrame(self._masked.without_attachment()))]
 
@@ -244,7 +244,7 @@ class Session:
         self._context.state.spend(a.plan, a.stage, a.round, a.attempt, self._members)
         self._waiting, self._masked = ready.mask(self._q, np.zeros(0, np.int64))
         data = self._masked.attachment
-        return [Upload(blob_hash(data), self.announcement.round, data)]
+        return [Upload(Masked.decode(self._masked.body).vector, self.announcement.round, data)]
 
     def _two_requests(self, step: Step, first: tuple[Frame, ...], second: tuple[Frame, ...]) -> list[Effect]:
         """Answering both would be the attack. A silo that signed two frames is to blame, or else the coordinator."""
