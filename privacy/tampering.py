@@ -8,17 +8,17 @@ are told by what remains: the prefixes that signed heads still fit, and COMMIT l
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 from privacy.errors import MalformedError
 from privacy.leaves import Commit, Leaf, Record, Reserve
-from privacy.merkle import Tree, leaf_hash, node_hash
+from privacy.merkle import EMPTY_ROOT, Tree, leaf_hash, node_hash
 from privacy.note import Head
 
-# Trials cost a few hashes each: less than a second for a ledger of any size.
-_TRIALS: Final = 20_000
-# To leave each leaf out in turn costs a whole tree every time.
-_LARGEST_LEFT_OUT: Final = 512
+# What looking for exchanges may cost, and for moves again: about a second. Every pair of a hundred leaves can be
+# tried for that, and in a longer ledger the pairs that are nearest to each other.
+_HASHES: Final = 300_000
 
 
 def explain(leaves: Sequence[bytes], head: Head, seen: Iterable[Head] = ()) -> str:
@@ -36,10 +36,10 @@ def explain(leaves: Sequence[bytes], head: Head, seen: Iterable[Head] = ()) -> s
         return _missing(leaves, head.size, sound, since)
     if len(leaves) > head.size and tree.root(head.size) == head.root:
         return f"leaves were added: from leaf {head.size} on there is no signature"
-    if head.size < len(leaves) <= min(head.size + 1, _LARGEST_LEFT_OUT):
-        for number in range(sound, len(leaves)):
-            if _Roots([*leaves[:number], *leaves[number + 1 :]]).root() == head.root:
-                return f"leaf {number} was inserted: the signed root follows without it"
+    if len(leaves) == head.size + 1:
+        number = _inserted(leaves, head.root, sound)
+        if number is not None:
+            return f"leaf {number} was inserted: the signed root follows without it"
     elif len(leaves) == head.size:
         moved = _reordered(leaves, head.root, sound)
         if moved:
@@ -81,31 +81,52 @@ def _readable(leaves: Sequence[bytes]) -> Iterator[tuple[int, Leaf]]:
             continue
 
 
+def _inserted(leaves: Sequence[bytes], root: bytes, sound: int) -> int | None:
+    """Which leaf, from number `sound` on, has to be left out for the signed root."""
+    rest = _Shuffled([*leaves[:sound], *leaves[sound + 1 :]])
+    for number in range(sound, len(leaves)):
+        if rest.root == root:
+            return number
+        if number + 1 < len(leaves):
+            rest.put(number, leaf_hash(leaves[number]))
+    return None
+
+
 def _reordered(leaves: Sequence[bytes], root: bytes, sound: int) -> str:
     """Which exchange of two leaves, or move of one, gives the signed root again; empty if none of those tried."""
-    roots, trials = _Roots(leaves), 0
-    hashes = roots.hashes
-    for distance in range(1, len(leaves)):
-        for first in range(sound, len(leaves) - distance):
-            last = first + distance
-            trials += 2 * distance
-            if trials > _TRIALS:
-                return ""
-            if roots.root({first: hashes[last], last: hashes[first]}) == root:
+    width = max(len(leaves) - sound, 1)
+    # An exchange is tried and undone, and changes two paths to the root.
+    reach = max(1, _HASHES // (4 * width * len(leaves).bit_length()))
+    tree = _Shuffled(leaves)
+    return _exchanged(tree, root, sound, reach) or _moved(tree, root, sound, reach)
+
+
+def _exchanged(tree: _Shuffled, root: bytes, sound: int, reach: int) -> str:
+    for first in range(sound, tree.size):
+        for last in range(first + 1, min(first + reach + 1, tree.size)):
+            tree.exchange(first, last)
+            if tree.root == root:
                 return f"leaves {first} and {last} changed places"
-            span = hashes[first : last + 1]
-            for turned, text in (
-                ([*span[1:], span[0]], f"leaf {last} was moved to {first}"),
-                ([span[-1], *span[:-1]], f"leaf {first} was moved to {last}"),
-            ):
-                if roots.root(dict(enumerate(turned, start=first))) == root:
-                    return text
+            tree.exchange(first, last)
     return ""
 
 
-class _Roots:
-    """A tree whose root with a few other leaf hashes costs a few hashes. A last node without a neighbour rises as it
-    is, which gives the tree of RFC 6962."""
+def _moved(tree: _Shuffled, root: bytes, sound: int, reach: int) -> str:
+    """A leaf travels by exchanges with its neighbours, so that each place it comes to costs one exchange."""
+    for start in range(sound, tree.size):
+        for way, end in ((1, min(start + reach, tree.size - 1)), (-1, max(start - reach, sound))):
+            for at in range(start, end, way):
+                tree.exchange(at, at + way)
+                if tree.root == root:
+                    return f"leaf {at + way} was moved to {start}"
+            for at in range(end, start, -way):
+                tree.exchange(at, at - way)
+    return ""
+
+
+class _Shuffled:
+    """A tree in which a leaf can be replaced for a few hashes. A last node without a neighbour rises as it is, which
+    gives the tree of RFC 6962."""
 
     __slots__ = ("_levels",)
 
@@ -118,20 +139,25 @@ class _Roots:
             )
 
     @property
-    def hashes(self) -> list[bytes]:
-        return self._levels[0]
+    def size(self) -> int:
+        return len(self._levels[0])
 
-    def root(self, changed: dict[int, bytes] | None = None) -> bytes:
-        """The root where leaves at some positions have other hashes (bytes, 32)."""
-        changed = changed or {}
-        for below in self._levels[:-1]:
-            above: dict[int, bytes] = {}
-            for at in {position // 2 for position in changed}:
-                left = changed.get(2 * at, below[2 * at])
-                if 2 * at + 1 < len(below):
-                    above[at] = node_hash(left, changed.get(2 * at + 1, below[2 * at + 1]))
-                else:
-                    above[at] = left
-            changed = above
-        top = self._levels[-1]
-        return changed.get(0, top[0] if top else b"")
+    @property
+    def root(self) -> bytes:
+        return self._levels[-1][0] if self.size else EMPTY_ROOT
+
+    def exchange(self, first: int, second: int) -> None:
+        hashes = self._levels[0]
+        hashes[first], hashes[second] = hashes[second], hashes[first]
+        self._follow({first, second})
+
+    def put(self, position: int, digest: bytes) -> None:
+        self._levels[0][position] = digest
+        self._follow({position})
+
+    def _follow(self, changed: set[int]) -> None:
+        for below, above in pairwise(self._levels):
+            changed = {position // 2 for position in changed}
+            for at in changed:
+                pair = below[2 * at : 2 * at + 2]
+                above[at] = node_hash(*pair) if len(pair) == 2 else pair[0]

@@ -107,13 +107,32 @@ def test_a_long_log_is_explained_in_time() -> None:
     assert "edited" in explain((*long[:1500], long[3], *long[1501:]), head(long))
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(2, 40), st.data())
-def test_any_exchange_is_found_and_put_back(size: int, data: st.DataObject) -> None:
+@pytest.mark.parametrize(("size", "first", "last"), [(40, 0, 35), (100, 0, 99)])
+def test_leaves_far_from_each_other_are_found_in_their_places(size: int, first: int, last: int) -> None:
     leaves = [b"%d" % number for number in range(size)]
-    first, last = sorted(data.draw(st.lists(st.integers(0, size - 1), min_size=2, max_size=2, unique=True)))
     signed = head(tuple(leaves))
-    leaves[first], leaves[last] = leaves[last], leaves[first]
-    said = explain(tuple(leaves), signed)
+    exchanged = list(leaves)
+    exchanged[first], exchanged[last] = exchanged[last], exchanged[first]
+    assert f"leaves {first} and {last} changed places" in explain(exchanged, signed)
+    leaves.insert(last, leaves.pop(first))
+    assert f"leaf {first} was moved to {last}" in explain(leaves, signed)
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 40), st.data())
+def test_any_exchange_move_or_insertion_is_found_and_put_back(size: int, data: st.DataObject) -> None:
+    leaves = tuple(b"%d" % number for number in range(size))
+    one, other = data.draw(st.lists(st.integers(0, size - 1), min_size=2, max_size=2, unique=True))
+    signed = head(leaves)
+
+    changed = list(leaves)
+    changed[one], changed[other] = changed[other], changed[one]
+    exchange = f"leaves {min(one, other)} and {max(one, other)} changed places"
+    assert exchange in explain(changed, signed)
+
+    changed = list(leaves)
+    changed.insert(other, changed.pop(one))
     # Neighbours that change places were moved as well.
-    assert f"leaves {first} and {last} changed places" in said
+    assert (exchange if abs(one - other) == 1 else f"leaf {one} was moved to {other}") in explain(changed, signed)
+
+    assert f"leaf {one} was inserted" in explain((*leaves[:one], b"new", *leaves[one:]), signed)
