@@ -7,6 +7,7 @@ from typing import Final
 
 from privacy.errors import LedgerCorrupt
 from privacy.events import Event
+from privacy.handover import Carry
 from privacy.leaves import Abort, Caps, Commit, Dataset, Key, Leaf, Plan, Release, Reserve
 
 _SLACK: Final = 1e-12
@@ -30,7 +31,7 @@ class LifeSpend:
     epsilon_alone: float
     delta: float
 
-    def plus(self, terms: Plan) -> LifeSpend:
+    def plus(self, terms: Plan | Carry) -> LifeSpend:
         """With one more job's allocation."""
         return LifeSpend(
             self.epsilon + terms.epsilon, self.epsilon_alone + terms.epsilon_alone, self.delta + terms.delta
@@ -101,9 +102,10 @@ class Job:
 class Account:
     """A replay of leaves. A reservation without an end counts as fully spent, since nothing here takes it back."""
 
-    __slots__ = ("datasets", "jobs")
+    __slots__ = ("carried", "datasets", "jobs")
 
     def __init__(self) -> None:
+        self.carried: dict[bytes, Carry] = {}
         self.jobs: dict[bytes, Job] = {}
         self.datasets: dict[bytes, Dataset] = {}
 
@@ -119,9 +121,13 @@ class Account:
         elif isinstance(leaf, Dataset):
             self.datasets[leaf.plan] = leaf
         elif isinstance(leaf, Plan):
-            if leaf.plan in self.jobs:
+            if leaf.plan in self.jobs or leaf.plan in self.carried:
                 raise LedgerCorrupt(f"leaf {number} opens a job a second time")
             self.jobs[leaf.plan] = Job(number, leaf)
+        elif isinstance(leaf, Carry):
+            if leaf.plan in self.jobs or leaf.plan in self.carried:
+                raise LedgerCorrupt(f"leaf {number} carries a job that was charged before")
+            self.carried[leaf.plan] = leaf
         elif isinstance(leaf, Reserve):
             job = self._job(number, leaf.plan)
             if job.closed is not None or (leaf.stage, leaf.round) in job.rounds:
@@ -152,6 +158,8 @@ class Account:
     def life(self) -> LifeSpend:
         """The sum of all allocations that count."""
         total = LifeSpend(0.0, 0.0, 0.0)
+        for carried in self.carried.values():
+            total = total.plus(carried)
         for job in self.jobs.values():
             total = total.plus(job.terms) if job.charged else total
         return total

@@ -32,6 +32,13 @@ def digest(value: object) -> bytes:
     return bytes.fromhex(value)
 
 
+def signature(value: object) -> bytes:
+    """An Ed25519 signature: 64 bytes as 128 lower-case hexadecimal digits."""
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{128}", value):
+        raise MalformedError("a signature is 128 lower-case hexadecimal digits")
+    return bytes.fromhex(value)
+
+
 def name(value: object) -> str:
     """The name of a job or a software version."""
     if not isinstance(value, str) or not _NAME.match(value):

@@ -118,6 +118,8 @@ class Gate:
             GateError: the same hash with other terms.
         """
         events = canonical(events)
+        if plan in self._account.carried:
+            raise BudgetRefused(f"the job {name} was charged in full for the ledger that was lost, and has ended")
         known = self._account.jobs.get(plan)
         if known:
             if (known.terms.name, known.terms.delta, known.terms.events) != (name, delta, events):

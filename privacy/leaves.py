@@ -18,6 +18,7 @@ from privacy import fields
 from privacy.canonical import canonical_json, parse_canonical
 from privacy.errors import MalformedError
 from privacy.events import Event, canonical, event_from_json
+from privacy.handover import Carry, Recovered, Successor
 
 UNIT: Final = "patient at one silo"
 RELATION: Final = "add or remove one"
@@ -168,7 +169,7 @@ class Release:
     model: bytes
 
 
-Leaf = Key | Dataset | Plan | Reserve | Commit | Abort | Release
+Leaf = Key | Dataset | Plan | Reserve | Commit | Abort | Release | Successor | Recovered | Carry
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +256,14 @@ _PLACE: Final[dict[str, Callable[[object], Any]]] = {
     "stage": fields.positive,
     "round": fields.positive,
 }
+_COST: Final[dict[str, Callable[[object], Any]]] = {
+    "plan": fields.digest,
+    "name": fields.name,
+    "delta": fields.delta,
+    "epsilon": fields.real,
+    "epsilon_alone": fields.real,
+    "events": _events,
+}
 _FIELDS: Final[dict[type[Leaf], dict[str, Callable[[object], Any]]]] = {
     Key: {"origin": fields.origin, "key": fields.digest},
     Dataset: {
@@ -265,12 +274,7 @@ _FIELDS: Final[dict[type[Leaf], dict[str, Callable[[object], Any]]]] = {
         "public_size": fields.positive,
     },
     Plan: {
-        "plan": fields.digest,
-        "name": fields.name,
-        "delta": fields.delta,
-        "epsilon": fields.real,
-        "epsilon_alone": fields.real,
-        "events": _events,
+        **_COST,
         "caps": _caps,
         "code": fields.name,
         "unit": fields.exactly(UNIT),
@@ -280,5 +284,14 @@ _FIELDS: Final[dict[type[Leaf], dict[str, Callable[[object], Any]]]] = {
     Commit: {**_PLACE, "reserve": fields.count, "update": fields.digest},
     Abort: {"plan": fields.digest, "stage": fields.count, "round": fields.count, "reason": _reason},
     Release: {**_PLACE, "sum": fields.digest, "model": fields.digest},
+    Successor: {
+        "old": fields.digest,
+        "key": fields.digest,
+        "root": fields.digest,
+        "old_signature": fields.signature,
+        "key_signature": fields.signature,
+    },
+    Recovered: {"key": fields.digest, "size": fields.count, "root": fields.digest, "signature": fields.signature},
+    Carry: {**_COST, "patient": fields.column},
 }
 _TYPES: Final[dict[str, type[Leaf]]] = {leaf_type.TYPE: leaf_type for leaf_type in _FIELDS}

@@ -58,11 +58,17 @@ def sign_head(origin: str, size: int, root: bytes, signer: Ed25519PrivateKey) ->
     Raises:
         MalformedError: bad origin, size or root.
     """
-    check_origin(origin)
-    if not 0 <= size <= MAXIMUM_SIZE or len(root) != 32:
-        raise MalformedError("a tree head needs a size and a root of 32 bytes")
-    text = f"{origin}\n{size}\n{base64.b64encode(root).decode()}\n".encode()
+    text = _text(origin, size, root)
     return text + _signature_line(origin, signer.public_key().public_bytes_raw(), signer.sign(text))
+
+
+def head_note(origin: str, size: int, root: bytes, key: bytes, signature: bytes) -> bytes:
+    """The note again of a head whose parts are known; verifies nothing.
+
+    Raises:
+        MalformedError: bad origin, size or root.
+    """
+    return _text(origin, size, root) + _signature_line(origin, key, signature)
 
 
 def open_head(note: bytes, origin: str, key: bytes) -> Head:
@@ -97,6 +103,13 @@ def open_head(note: bytes, origin: str, key: bytes) -> Head:
     if len(root) != 32:
         raise MalformedError("the root of a tree head is not 32 bytes")
     return Head(origin, int(lines[1]), root, text + _signature_line(origin, key, blob[4:]))
+
+
+def _text(origin: str, size: int, root: bytes) -> bytes:
+    check_origin(origin)
+    if not 0 <= size <= MAXIMUM_SIZE or len(root) != 32:
+        raise MalformedError("a tree head needs a size and a root of 32 bytes")
+    return f"{origin}\n{size}\n{base64.b64encode(root).decode()}\n".encode()
 
 
 def _split(note: bytes) -> tuple[bytes, list[tuple[str, bytes]]]:

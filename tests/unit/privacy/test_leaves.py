@@ -10,6 +10,7 @@ from privacy.canonical import canonical_json, parse_canonical
 from privacy.commitments import commit_dataset, commit_update
 from privacy.errors import MalformedError
 from privacy.events import PoissonSubsampledGaussian
+from privacy.handover import Carry, Recovered, Successor
 from privacy.leaves import (
     Abort,
     AbortReason,
@@ -37,6 +38,9 @@ LEAVES: list[Leaf] = [
     Abort(H, 1, 2, AbortReason.LOST),
     Abort(H, 0, 0, AbortReason.STOPPED),
     Release(H, 1, 2, H, H),
+    Successor(H, bytes(32), H, H + H, H + H),
+    Recovered(H, 17, H, H + H),
+    Carry(H, "job-1", 1e-5, 2.5, 2.5, (EVENT,), "patient id"),
 ]
 
 
