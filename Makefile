@@ -29,8 +29,8 @@ demo: $(STAMP)  ## Run a whole federation of six hospitals on this machine, on r
 test: $(STAMP)  ## Run all tests but the soak tests
 	$(BIN)/python -m pytest $(TEST)
 
-soak: $(STAMP)  ## Run the long tests
-	$(BIN)/python -m pytest -m soak --timeout 7200 $(TEST)
+soak: $(STAMP)  ## Run the long tests, and look for new examples against the properties
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'soak or hypothesis' --timeout 7200 $(TEST)
 
 coverage: $(STAMP)  ## Measure which branches of secagg its tests reach; fails below 98 percent
 	$(BIN)/python -m coverage run -m pytest -q tests/unit/secagg tests/simulation

@@ -361,7 +361,7 @@ def lines_of(wanted: Schema) -> st.SearchStrategy[bytes]:
     )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(data=st.data(), wanted=schemas)
 def test_nothing_in_a_record_stops_training_or_moves_another_record(data: st.DataObject, wanted: Schema) -> None:
     """The whole table is, bit for bit, what its lines are one by one. So it is total, and removing a patient's lines
@@ -383,7 +383,6 @@ def test_nothing_in_a_record_stops_training_or_moves_another_record(data: st.Dat
     assert all(len(one) <= 1 for one in single)
 
 
-@settings(deadline=None)
 @given(content=st.binary(max_size=200))
 def test_no_bytes_make_tolerant_reading_raise_but_for_the_header(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:

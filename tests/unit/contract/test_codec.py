@@ -186,7 +186,7 @@ some_message = st.sampled_from(MESSAGES).flatmap(lambda pair: st.tuples(st.just(
 
 
 @pairs
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_round_trip(converter: Any, values: st.SearchStrategy[Any], data: st.DataObject) -> None:
     value = data.draw(values)
@@ -214,14 +214,14 @@ def test_every_message_of_the_wire_contract_has_a_converter() -> None:
                     assert descriptor.name in {c.wire.DESCRIPTOR.name for c in CONVERTERS}, descriptor.name
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(CONVERTERS), st.binary(max_size=300))
 def test_random_bytes_escape_only_as_malformed(converter: Any, data: bytes) -> None:
     with contextlib.suppress(MalformedError):
         converter.decode(data)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(some_message, st.data())
 def test_truncated_and_mutated_bytes_escape_only_as_malformed(message: tuple[Any, Any], data: st.DataObject) -> None:
     converter, value = message
@@ -237,7 +237,7 @@ def test_truncated_and_mutated_bytes_escape_only_as_malformed(message: tuple[Any
     assert converter.decode(converter.encode(again)) == again
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(some_message)
 def test_bytes_of_one_message_read_as_another_escape_only_as_malformed(message: tuple[Any, Any]) -> None:
     converter, value = message
@@ -259,7 +259,7 @@ def _tag(number: int, wire_type: int) -> bytes:
 
 
 @pairs
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_an_unknown_field_is_refused(converter: Any, values: st.SearchStrategy[Any], data: st.DataObject) -> None:
     with pytest.raises(MalformedError):

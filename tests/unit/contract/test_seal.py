@@ -60,7 +60,7 @@ def opened(sealed: bytes, **changes: Any) -> OpenedRequest:
     return open_request(sealed, **(arguments | changes))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 9), st.integers(1, 400), st.integers(1, 9))
 def test_a_request_and_its_answer_arrive(records: int, width: int, classes: int) -> None:
     features = np.linspace(-3, 3, records * width, dtype=np.float32).reshape(records, width)
@@ -171,7 +171,7 @@ def test_every_altered_or_cut_byte_of_a_request_is_noticed() -> None:
         opened(sealed + b"\x00")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=4000))
 def test_random_bytes_open_as_nothing(data: bytes) -> None:
     with pytest.raises((VerificationError, MalformedError)):

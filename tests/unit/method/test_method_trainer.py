@@ -114,7 +114,7 @@ def batch(data: Dataset, rows: slice = slice(None)) -> tuple[Any, Any]:
 # Sensitivity, measured
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32 - 1),
     scale=st.sampled_from([1e-3, 1.0, 30.0, 1e4]),
@@ -175,7 +175,7 @@ def test_at_a_relu_s_kink_one_patient_still_moves_the_sum_by_no_more_than_its_ow
             assert (total == patients * sums[0]).all()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32 - 1),
     patients=st.sampled_from([1, 2, 63, 64, 65, 150]),

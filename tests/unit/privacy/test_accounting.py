@@ -121,7 +121,7 @@ def test_a_hopeless_plan_is_accounted_without_composing_it() -> None:
     assert result.pld == result.rdp > PLD_LIMIT
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(
     sigma=st.floats(1, 5),
     rate=st.floats(0.01, 0.2),

@@ -24,14 +24,14 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(VALUES)
 def test_every_canonical_text_is_accepted(value: Any) -> None:
     data = canonical_json(value)
     assert canonical_json(parse_canonical(data)) == data
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(VALUES, st.booleans(), st.booleans(), st.booleans())
 def test_another_spelling_is_refused(value: Any, ordered: bool, ascii_only: bool, spaced: bool) -> None:
     separators = (", ", ": ") if spaced else (",", ":")

@@ -283,7 +283,7 @@ def test_altered_proofs_are_faults(
         check(altered(proof, change), key, witnessed)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_changed_byte_of_a_proof_is_a_fault(played: Gate, ledger: Ledger, key: bytes, data: st.DataObject) -> None:
     proof = prove(played, ledger, 2, (3,))

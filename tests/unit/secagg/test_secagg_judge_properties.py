@@ -14,7 +14,7 @@ from secagg.evidence import judge
 from secagg.exhibits import decode_exhibit, encode_exhibit
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_evidence_has_one_encoding_and_arbitrary_bytes_raise_nothing_else(data: st.DataObject) -> None:
     exhibit = data.draw(exhibits())
@@ -28,7 +28,7 @@ def test_evidence_has_one_encoding_and_arbitrary_bytes_raise_nothing_else(data: 
     assert encode_exhibit(other) == bad
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(exhibits())
 def test_nothing_that_honest_silos_signed_convicts_one_of_them(exhibit: Any) -> None:
     session = whole()
@@ -36,7 +36,7 @@ def test_nothing_that_honest_silos_signed_convicts_one_of_them(exhibit: Any) -> 
     assert verdict.guilty == "", verdict
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_judge_raises_nothing_whatever_the_bytes_are(data: st.DataObject) -> None:
     session = whole()

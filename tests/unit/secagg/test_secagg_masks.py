@@ -32,7 +32,7 @@ def test_a_stream_is_aes_of_the_counter_from_2(start: Start, key: bytes, words: 
     assert Keystream(key).words(words, "<u4").tobytes() == expected
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from([0, 4, 8, 12, 16, 68, 4092, 65536, CHUNK_BYTES - 4, CHUNK_BYTES]), max_size=8))
 def test_both_ways_write_the_same_bytes_in_chunks_of_any_size(sizes: list[int]) -> None:
     one, other = bytearray(CHUNK_BYTES), bytearray(CHUNK_BYTES)
@@ -137,7 +137,7 @@ def test_a_chunk_is_never_written_in_part() -> None:
         Keystream(KEY).into(bytearray(2 * CHUNK_BYTES), CHUNK_BYTES + 4)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.sampled_from(["<u4", "<u8"]),
     st.sampled_from([0, 1, 3, 16384, 16385, 32767, 32768, 32769, 70001]),

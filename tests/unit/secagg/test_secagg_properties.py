@@ -38,7 +38,7 @@ DECODERS: dict[Step, Callable[[bytes], Any]] = {
 }
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.data(), st.sampled_from(list(Step)))
 def test_a_decoder_reads_one_encoding_or_raises_its_own_error(data: st.DataObject, step: Step) -> None:
     valid = data.draw(st.sampled_from([frame.body for frame in frames()]))
@@ -203,7 +203,7 @@ KINDS = ["one entry", "many entries", "a 64-bit entry", "multiple", "negated", "
          "tags of each other"]  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data(), st.sampled_from(KINDS))
 def test_no_change_of_a_published_sum_is_accepted(data: st.DataObject, kind: str) -> None:
     session = whole()
@@ -222,7 +222,7 @@ def test_the_honest_sum_beside_them_is_accepted() -> None:
         np.testing.assert_array_equal(verified.words32, session.federation.total(verified.survivors)[0])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(3, 6), st.data())
 def test_whoever_drops_out_wherever_the_sum_is_exactly_that_of_the_survivors(size: int, data: st.DataObject) -> None:
     threshold = (size + 3) // 2

@@ -86,7 +86,7 @@ def test_tags_add_up(vectors: list[list[int]], cut: int) -> None:
     assert (tags.tags(GROUP, SID, summed[:cut], summed[cut:], silos[1:]) != total).all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**20))
 def test_published_tags_tell_nothing_that_the_sum_does_not(seed: int, shift: int) -> None:
     """Summed as integers, tags would carry how often they wrapped modulo p, which single vectors decide: who knows G
