@@ -120,14 +120,8 @@ class Account:
                 raise LedgerCorrupt(f"leaf {number} names a key, which only the first leaf does")
         elif isinstance(leaf, Dataset):
             self.datasets[leaf.plan] = leaf
-        elif isinstance(leaf, Plan):
-            if leaf.plan in self.jobs or leaf.plan in self.carried:
-                raise LedgerCorrupt(f"leaf {number} opens a job a second time")
-            self.jobs[leaf.plan] = Job(number, leaf)
-        elif isinstance(leaf, Carry):
-            if leaf.plan in self.jobs or leaf.plan in self.carried:
-                raise LedgerCorrupt(f"leaf {number} carries a job that was charged before")
-            self.carried[leaf.plan] = leaf
+        elif isinstance(leaf, Plan | Carry):
+            self._charge(number, leaf)
         elif isinstance(leaf, Reserve):
             job = self._job(number, leaf.plan)
             if job.closed is not None or (leaf.stage, leaf.round) in job.rounds:
@@ -142,6 +136,14 @@ class Account:
             self._job(number, leaf.plan).closed = number
         elif isinstance(leaf, Commit | Abort | Release):
             self._end(number, leaf)
+
+    def _charge(self, number: int, leaf: Plan | Carry) -> None:
+        if leaf.plan in self.jobs or leaf.plan in self.carried:
+            raise LedgerCorrupt(f"leaf {number} charges a job a second time")
+        if isinstance(leaf, Plan):
+            self.jobs[leaf.plan] = Job(number, leaf)
+        else:
+            self.carried[leaf.plan] = leaf
 
     def find(self, plan: bytes, stage: int, round: int) -> Round | None:  # noqa: A002
         """A charged round, or None."""
