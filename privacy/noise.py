@@ -74,7 +74,7 @@ class GaussianSource:
 
     def _standard(self, count: int) -> Iterator[Floats]:
         # Chunks that stay in cache: the passes over them cost half of what they do over one long array.
-        stream = _Keystream(self._entropy)
+        stream = Keystream(self._entropy)
         while count > 0:
             pairs = min(_PAIRS, (count + 1) // 2)
             radius = stream.words(pairs)
@@ -138,7 +138,7 @@ def check_scale(std: float, grid: float) -> None:
         raise ValueError("the grid must be positive and at most 2**-20 of the standard deviation")
 
 
-class _Keystream:
+class Keystream:
     """AES-256-CTR under one fresh key."""
 
     __slots__ = ("_encryptor",)
@@ -151,5 +151,6 @@ class _Keystream:
         self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def words(self, count: int) -> Words:
+        """The next `count` words of the stream, uint64[count]."""
         stream = self._encryptor.update(bytes(8 * count))
         return np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)
