@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from privacy.events import Event, canonical
+from privacy.events import Event, canonical, repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,4 +42,4 @@ class PlanTerms:
 
     def events(self) -> tuple[Event, ...]:
         """Everything that one patient may undergo in the completed job."""
-        return canonical(replace(event, steps=event.steps * rounds) for event, rounds in self.stages.values() if rounds)
+        return canonical(repeated(event, rounds) for event, rounds in self.stages.values() if rounds)
