@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Self
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privacy import store
 from privacy.errors import LedgerCorrupt, LedgerError, MalformedError
+from privacy.handover import Recovered, Successor, hand_over
 from privacy.leaves import Leaf, Record, coarse_time
 from privacy.merkle import Tree
 from privacy.note import Head, check_origin, sign_head
@@ -77,6 +79,31 @@ class Ledger:
         return ledger
 
     @classmethod
+    def begin_again(
+        cls, path: str | Path, origin: str, signer: Ed25519PrivateKey, leaves: Sequence[Leaf], *, now_ms: int
+    ) -> Self:
+        """Begin a log in the place of one that is gone, with what it answers for: all of it or nothing.
+
+        Args:
+            path, origin, now_ms: as `open` takes them. The lock file may remember the lost log.
+            signer: another key than the lost log's.
+            leaves: RECOVERED and CARRY leaves.
+
+        Raises:
+            LedgerLocked, LedgerError: as `open`; or a ledger is there.
+        """
+        path = Path(path)
+        check_origin(origin)
+        lock = store.exclusive(path.with_name(path.name + ".lock"))
+        try:
+            if path.exists():
+                raise LedgerError(f"there is a ledger at {path}")
+            store.create(path, origin, signer, now_ms, leaves)
+        finally:
+            os.close(lock)
+        return cls.open(path, origin, signer, now_ms=now_ms)
+
+    @classmethod
     def read(cls, path: str | Path, origin: str, key: bytes) -> Self:
         """A read-only snapshot, verified like `open` does; works while an agent writes.
 
@@ -125,21 +152,45 @@ class Ledger:
             LedgerCorrupt: the file is not what this process left there.
         """
         with self._guard:
-            if self._database is None or self._signer is None:
+            return self._append(leaf, now_ms, self._signer)
+
+    def hand_over(self, signer: Ed25519PrivateKey, *, now_ms: int) -> int:
+        """Let another key sign from here on; returns the number of the SUCCESSOR leaf, which both keys sign.
+
+        Raises:
+            ValueError: it is the key that signs already.
+            LedgerError, LedgerCorrupt: as `append`.
+        """
+        with self._guard:
+            if self._signer is None:
                 raise LedgerError(f"the ledger {self.path} is not open for writing")
-            record = Record(max(coarse_time(now_ms), self._records[-1].time), leaf)
-            body = record.encode()
-            # What cannot be read back must not enter a log that can never be changed.
-            if Record.decode(body) != record:
-                raise MalformedError("a leaf does not survive its own encoding")
-            root = self._tree.root_with(body)
-            note = sign_head(self.origin, self.size + 1, root, self._signer)
-            self._write(body, note)
-            self._tree.append(body)
-            self._bodies.append(body)
-            self._records.append(record)
-            self._head = Head(self.origin, self.size, root, note)
-            return self.size - 1
+            leaf = hand_over(self.origin, self.size, self._tree.root(), self._signer, signer)
+            number = self._append(leaf, now_ms, signer)
+            self._signer = signer
+            return number
+
+    def succession(self) -> tuple[int, ...]:
+        """Numbers of the leaves that say why this log may be under its key: SUCCESSOR and RECOVERED."""
+        return tuple(
+            number for number, record in enumerate(self._records) if isinstance(record.leaf, Successor | Recovered)
+        )
+
+    def _append(self, leaf: Leaf, now_ms: int, signer: Ed25519PrivateKey | None) -> int:
+        if self._database is None or signer is None:
+            raise LedgerError(f"the ledger {self.path} is not open for writing")
+        record = Record(max(coarse_time(now_ms), self._records[-1].time), leaf)
+        body = record.encode()
+        # What cannot be read back must not enter a log that can never be changed.
+        if Record.decode(body) != record:
+            raise MalformedError("a leaf does not survive its own encoding")
+        root = self._tree.root_with(body)
+        note = sign_head(self.origin, self.size + 1, root, signer)
+        self._write(body, note)
+        self._tree.append(body)
+        self._bodies.append(body)
+        self._records.append(record)
+        self._head = Head(self.origin, self.size, root, note)
+        return self.size - 1
 
     def leaves(self) -> tuple[Record, ...]:
         """All leaves in order."""

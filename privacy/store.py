@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -11,9 +12,10 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privacy.errors import LedgerCorrupt, LedgerError, LedgerLocked, MalformedError
-from privacy.leaves import Key, Record, coarse_time
+from privacy.leaves import Key, Leaf, Record, coarse_time
 from privacy.merkle import Tree
 from privacy.note import Head, open_head, sign_head
+from privacy.succession import Tenure, key_at, tenures
 
 _SCHEMA: Final = """
 CREATE TABLE leaves (number INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
@@ -64,11 +66,16 @@ def mark(lock: int) -> None:
         os.fsync(lock)
 
 
-def create(path: Path, origin: str, signer: Ed25519PrivateKey, now_ms: int) -> None:
-    """Make the whole database under another name first, so that a crash never leaves half of one."""
-    key = signer.public_key().public_bytes_raw()
-    body = Record(coarse_time(now_ms), Key(origin, key)).encode()
-    note = sign_head(origin, 1, Tree([body]).root(), signer)
+def create(path: Path, origin: str, signer: Ed25519PrivateKey, now_ms: int, leaves: Sequence[Leaf] = ()) -> None:
+    """Make the whole database under another name first, so that a crash never leaves half of one.
+
+    Args:
+        leaves: what follows the KEY leaf at once.
+    """
+    first = Key(origin, signer.public_key().public_bytes_raw())
+    bodies = [Record(coarse_time(now_ms), leaf).encode() for leaf in (first, *leaves)]
+    tree = Tree(bodies)
+    notes = [sign_head(origin, size, tree.root(size), signer) for size in range(1, len(bodies) + 1)]
     unfinished = path.with_name(path.name + ".new")
     try:
         unfinished.unlink(missing_ok=True)
@@ -79,8 +86,8 @@ def create(path: Path, origin: str, signer: Ed25519PrivateKey, now_ms: int) -> N
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA fullfsync = 1;" + _SCHEMA
             )
             database.execute("BEGIN")
-            database.execute("INSERT INTO leaves VALUES (0, ?)", (body,))
-            database.execute("INSERT INTO heads VALUES (1, ?)", (note,))
+            database.executemany("INSERT INTO leaves VALUES (?, ?)", enumerate(bodies))
+            database.executemany("INSERT INTO heads VALUES (?, ?)", enumerate(notes, start=1))
             database.execute("COMMIT")
         unfinished.replace(path)
         directory = os.open(path.parent, os.O_RDONLY)
@@ -136,22 +143,39 @@ def load(database: sqlite3.Connection, path: Path, origin: str, key: bytes) -> C
 
 def _check(path: Path, origin: str, key: bytes, bodies: list[bytes], notes: list[bytes]) -> Content:
     tree = Tree(bodies)
+    records, unreadable = _decode(path, bodies)
+    found = _tenures(path, origin, key, records, tree) if unreadable is None else (Tenure(key, 0),)
     for size, note in enumerate(notes, start=1):
         try:
-            head = open_head(note, origin, key)
+            head = open_head(note, origin, key_at(found, size))
         except MalformedError as error:
             raise LedgerCorrupt(f"the ledger {path}: {error} (head {size})") from error
         if head.size != size or head.root != tree.root(size):
             raise LedgerCorrupt(f"the ledger {path} does not match its own signed head of {size} leaves")
-    records = []
+    if unreadable is not None:
+        raise unreadable
+    return bodies, records, head
+
+
+def _decode(path: Path, bodies: list[bytes]) -> tuple[list[Record], LedgerCorrupt | None]:
+    records: list[Record] = []
     for number, body in enumerate(bodies):
         try:
             records.append(Record.decode(body))
         except MalformedError as error:
-            raise LedgerCorrupt(f"the ledger {path}: leaf {number}: {error}") from error
-    if records[0].leaf != Key(origin, key):
-        raise LedgerCorrupt(f"the ledger {path} does not begin with the key of {origin}")
-    return bodies, records, head
+            # Whether it was signed so is said first: an edited leaf is more than an unreadable one.
+            return records, LedgerCorrupt(f"the ledger {path}: leaf {number}: {error}")
+    return records, None
+
+
+def _tenures(path: Path, origin: str, key: bytes, records: list[Record], tree: Tree) -> tuple[Tenure, ...]:
+    try:
+        found = tenures(origin, [record.leaf for record in records], tree)
+    except MalformedError as error:
+        raise LedgerCorrupt(f"the ledger {path}: {error}") from error
+    if found[-1].key != key:
+        raise LedgerCorrupt(f"the ledger {path} is not under the key of {origin} that is in use here")
+    return found
 
 
 def _unreadable(path: Path, error: sqlite3.DatabaseError) -> LedgerError:

@@ -7,22 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from privacy import fields
 from privacy.canonical import canonical_json, parse_canonical
 from privacy.errors import ForkFault, LedgerFault, MalformedError, UnaskedFault
 from privacy.events import Event
-from privacy.leaves import Commit, Leaf, Record, Reserve
+from privacy.leaves import Commit, Leaf, Reserve
 from privacy.ledger import Ledger
-from privacy.merkle import consistency_valid, inclusion_valid
-from privacy.note import MAXIMUM_SIZE, Head, InvalidNoteError, open_head
+from privacy.merkle import consistency_valid
+from privacy.note import MAXIMUM_SIZE, Head, open_head
+from privacy.proofs import (
+    MAXIMUM_LEAVES,
+    MAXIMUM_PROOF,
+    read_leaves,
+    read_list,
+    read_number,
+    read_object,
+    read_path,
+    read_text,
+)
+from privacy.succession import answers_for, links
 
-MAXIMUM_PROOF: Final = 192 << 10
-MAXIMUM_LEAVES: Final = 16
 MAXIMUM_ASKED: Final = 104
 MAXIMUM_SIZES: Final = 128
-_MAXIMUM_PATH: Final = 128
 
 
 def asked_sizes(sizes: Iterable[int]) -> tuple[int, ...]:
@@ -38,7 +45,7 @@ def make_proof(ledger: Ledger, indices: Iterable[int], asked: Iterable[int], sho
 
     Args:
         ledger: the silo's own.
-        indices: leaf numbers to show, those of the round's RESERVE and COMMIT.
+        indices: leaf numbers to show: those of the round's RESERVE and COMMIT, and the ledger's `succession`.
         asked: sizes of this ledger's heads that peers hold, as the coordinator names them. For those that this ledger
             never had there is no proof (whoever named them will refuse), so that an invention does not stop the
             honest ones.
@@ -114,6 +121,7 @@ def check_proof(
     round: int,  # noqa: A002
     event: Event,
     model: bytes,
+    witnessed_key: bytes | None = None,
 ) -> bytes:
     """Check a peer's proof; returns the head to witness from now on (a signed note, with that one signature).
 
@@ -127,6 +135,9 @@ def check_proof(
         round: of the announced round.
         event: what the signed plan says that this round costs.
         model: hash of the model that the announcement names (32 bytes).
+        witnessed_key: the key that signed `witnessed`, where the roster has given the peer another one since. The
+            proof must then show that the old key handed the log over, or that this is a new log which answers for
+            the witnessed head of the one that was lost.
 
     Raises:
         ForkFault: another head of the size that was witnessed, or of a size that was: its evidence convinces anybody.
@@ -137,7 +148,8 @@ def check_proof(
         parsed = _parse(proof, origin, key)
         head, leaves = parsed.head, parsed.leaves
         if witnessed is not None:
-            _check_extension(parsed, open_head(witnessed, origin, key), proof)
+            old = witnessed_key or key
+            _check_witnessed(parsed, open_head(witnessed, origin, old), old, key, proof)
     except MalformedError as error:
         raise LedgerFault(f"the ledger proof of {origin} is not acceptable: {error}", proof) from error
     reserves = {
@@ -170,8 +182,8 @@ def check_fork(evidence: bytes, *, origin: str, key: bytes) -> int:
     Raises:
         MalformedError: it proves nothing: not two heads of this log, signed by `key`, of one size with two roots.
     """
-    heads = _object(parse_canonical(evidence), {"first", "second"})
-    first, second = (open_head(_text(heads[name]), origin, key) for name in ("first", "second"))
+    heads = read_object(parse_canonical(evidence), {"first", "second"})
+    first, second = (open_head(read_text(heads[name]), origin, key) for name in ("first", "second"))
     if first.size != second.size or first.root == second.root:
         raise MalformedError("these two heads can belong to one log")
     return first.size
@@ -185,6 +197,18 @@ class _Parsed:
     leaves: dict[int, Leaf]
     asked: tuple[int, ...]
     paths: dict[int, tuple[bytes, ...]]
+
+
+def _check_witnessed(parsed: _Parsed, before: Head, old: bytes, key: bytes, proof: bytes) -> None:
+    origin = parsed.head.origin
+    if old == key or links(parsed.leaves.items(), origin, old, key):
+        _check_extension(parsed, before, proof)
+    elif not answers_for(parsed.leaves.values(), origin, old, before):
+        raise LedgerFault(
+            f"{origin} is under another key now, and shows neither that the old one handed it over nor that a new log "
+            f"answers for the {before.size} leaves that were witnessed",
+            proof,
+        )
 
 
 def _check_extension(parsed: _Parsed, before: Head, proof: bytes) -> None:
@@ -211,48 +235,14 @@ def _check_extension(parsed: _Parsed, before: Head, proof: bytes) -> None:
 def _parse(proof: bytes, origin: str, key: bytes) -> _Parsed:
     if len(proof) > MAXIMUM_PROOF:
         raise MalformedError(f"a proof of {len(proof)} bytes exceeds the limit of {MAXIMUM_PROOF}")
-    parts = _object(parse_canonical(proof), {"head", "leaves", "asked", "consistency"})
-    head = open_head(_text(parts["head"]), origin, key)
-    leaves: dict[int, Leaf] = {}
-    for item in _list(parts["leaves"], MAXIMUM_LEAVES):
-        entry = _object(item, {"number", "path", "leaf"})
-        number, body = _number(entry["number"]), _text(entry["leaf"])
-        if not inclusion_valid(body, number, head.size, _path(entry["path"]), head.root):
-            raise InvalidNoteError(f"leaf {number} is not in the tree")
-        leaves[number] = Record.decode(body).leaf
-    asked = tuple(_number(item) for item in _list(parts["asked"], MAXIMUM_ASKED))
+    parts = read_object(parse_canonical(proof), {"head", "leaves", "asked", "consistency"})
+    head = open_head(read_text(parts["head"]), origin, key)
+    leaves = read_leaves(parts["leaves"], head)
+    asked = tuple(read_number(item) for item in read_list(parts["asked"], MAXIMUM_ASKED))
     if asked != asked_sizes(asked):
         raise MalformedError("the sizes asked for are in order, each once")
     paths = {}
-    for item in _list(parts["consistency"], MAXIMUM_SIZES):
-        entry = _object(item, {"size", "path"})
-        paths[_number(entry["size"])] = _path(entry["path"])
+    for item in read_list(parts["consistency"], MAXIMUM_SIZES):
+        entry = read_object(item, {"size", "path"})
+        paths[read_number(entry["size"])] = read_path(entry["path"])
     return _Parsed(head, leaves, asked, paths)
-
-
-def _object(value: Any, names: set[str]) -> dict[str, Any]:
-    if not isinstance(value, dict) or set(value) != names:
-        raise MalformedError(f"an object with exactly {', '.join(sorted(names))} is expected")
-    return value
-
-
-def _list(value: Any, limit: int) -> list[Any]:
-    if not isinstance(value, list) or len(value) > limit:
-        raise MalformedError(f"a list of at most {limit} is expected")
-    return value
-
-
-def _text(value: Any) -> bytes:
-    if not isinstance(value, str):
-        raise MalformedError("text is expected")
-    return value.encode()
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise MalformedError("a number that is not negative is expected")
-    return value
-
-
-def _path(value: Any) -> tuple[bytes, ...]:
-    return tuple(fields.digest(item) for item in _list(value, _MAXIMUM_PATH))
