@@ -126,7 +126,7 @@ def start(house: House, *options: str) -> subprocess.Popen[str]:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise AssertionError(process.communicate(timeout=10)[1])
+        raise AssertionError(process.communicate(timeout=60)[1])
     assert line == f"The coordinator listens on {house.address}.\n"
     return process
 
@@ -140,7 +140,7 @@ def serving(house: House, *options: str) -> Iterator[subprocess.Popen[str]]:
         if process.poll() is None:
             process.terminate()
         try:
-            _, log = process.communicate(timeout=15)
+            _, log = process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
@@ -285,7 +285,7 @@ def _sign(house: House, plan: Any) -> Signed:
     return sign_plan(plan, house.identities.operator).signed
 
 
-async def until(house: House, state: str, seconds: float = 60) -> m.Status:
+async def until(house: House, state: str, seconds: float = 120) -> m.Status:
     """Poll the status as an operator does."""
     end = time.monotonic() + seconds
     while True:
@@ -301,7 +301,7 @@ def status_of(house: House) -> m.Status:
         return client.status()
 
 
-async def call(house: House, who: str, stub: Any, method: str, message: Any, timeout: float = 20) -> Any:
+async def call(house: House, who: str, stub: Any, method: str, message: Any, timeout: float = 60) -> Any:
     async with make_channel(house.address, house.tls[who]) as channel:
         with translated(house.address):
             return await getattr(stub(channel), method)(message, timeout=timeout)
@@ -395,7 +395,7 @@ async def check_asks(house: House, stub: Any, tickets: dict[str, Signed], asked:
     async def ask(silo: str, ticket: Signed, sealed: bytes) -> bytes:
         with translated(house.address):
             return codec.ASK_REPLY.from_wire(
-                await stub.Ask(codec.ASK.to_wire(m.Ask(silo, ticket, sealed)), timeout=20)  # type: ignore[arg-type]
+                await stub.Ask(codec.ASK.to_wire(m.Ask(silo, ticket, sealed)), timeout=60)  # type: ignore[arg-type]
             ).answer
 
     # The model follows from the plan and the codes are fixed, so both are always there.
@@ -456,7 +456,7 @@ def test_control_streams(house: House) -> None:
                 await asyncio.sleep(0.05)
             newer = stub.Attend(first_then_nothing(ready))
             newest = asyncio.ensure_future(drain(newer))
-            await asyncio.wait_for(reading, 20)
+            await asyncio.wait_for(reading, 60)
             assert not newest.done()
             while not connected(await asyncio.to_thread(status_of, house), "site-1"):
                 await asyncio.sleep(0.05)
@@ -497,7 +497,7 @@ def test_a_coordinator_that_dies_in_a_round_goes_on(tmp_path: Path, how: signal.
                     await asyncio.sleep(0.02)
                 await asyncio.sleep(secrets.randbelow(100) / 1000)
                 process.send_signal(how)
-                assert await asyncio.to_thread(process.wait, 15) == (0 if how == signal.SIGTERM else -9)
+                assert await asyncio.to_thread(process.wait, 60) == (0 if how == signal.SIGTERM else -9)
                 process.communicate()
                 process = await asyncio.to_thread(start, house)
             status = await until(house, "release ready", 240)
@@ -506,7 +506,7 @@ def test_a_coordinator_that_dies_in_a_round_goes_on(tmp_path: Path, how: signal.
             assert {agent.silo.boots for agent in silos.values()} == {1}
             assert {agent.silo.round for agent in silos.values()} == {6}
         process.terminate()
-        process.communicate(timeout=15)
+        process.communicate(timeout=60)
 
     asyncio.run(scenario())
 

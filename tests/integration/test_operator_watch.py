@@ -68,7 +68,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 def stop(daemon: Daemon) -> None:
     daemon.process.terminate()
-    daemon.process.wait(timeout=30)
+    daemon.process.wait(timeout=60)
 
 
 def status(federation: Federation, *options: str) -> subprocess.CompletedProcess[str]:

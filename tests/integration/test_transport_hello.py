@@ -106,7 +106,7 @@ def address(directory: Path) -> Iterator[Address]:
         yield Address("127.0.0.1", int(process.stdout.readline()))
     finally:
         process.terminate()
-        _, log = process.communicate(timeout=10)
+        _, log = process.communicate(timeout=60)
         sys.stderr.write(log)
 
 
@@ -124,7 +124,7 @@ def raw_channel(address: Address, credentials: Credentials | None) -> grpc.Chann
 
 def hello(channel: grpc.Channel, address: Address, stub: Any = SILO_STUB) -> m.Hello:
     with channel, translated(address):
-        reply = stub(channel).Hello(codec.HELLO_REQUEST.to_wire(m.HelloRequest("feddrm test")), timeout=10)
+        reply = stub(channel).Hello(codec.HELLO_REQUEST.to_wire(m.HelloRequest("feddrm test")), timeout=60)
     return codec.HELLO.from_wire(reply)
 
 
@@ -179,7 +179,7 @@ def test_a_role_reaches_only_its_own_service(address: Address) -> None:
 def test_a_silos_certificate_on_an_operator_call(address: Address) -> None:
     request = codec.STOP_JOB.to_wire(m.StopJob(HASH, "because"))
     with make_sync_channel(address, SILO) as channel, pytest.raises(NotAuthorisedError), translated(address):
-        OPERATOR_STUB(channel).StopJob(request, timeout=10)
+        OPERATOR_STUB(channel).StopJob(request, timeout=60)
 
 
 def test_a_removed_member_is_refused_even_on_its_open_stream(address: Address, directory: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_removed_member_is_refused_even_on_its_open_stream(address: Address, d
 
     credentials = RETINA.member(Role.SILO, "hospital-z")
     with make_sync_channel(address, credentials) as channel:
-        replies = SILO_STUB(channel).Attend(events(), timeout=20)
+        replies = SILO_STUB(channel).Attend(events(), timeout=60)
         assert codec.COORDINATOR_EVENT.from_wire(next(replies)) == m.Notice("round 1")
         (directory / "removed").write_text("hospital-z")
         with pytest.raises(NotAuthorisedError), translated(address):
@@ -251,7 +251,7 @@ def http2_hello(tls: ssl.SSLSocket) -> bytes:
     tls.sendall(
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 4, 1, headers) + frame(0, 1, 1, data)
     )
-    tls.settimeout(5)
+    tls.settimeout(60)
     received = b""
     while True:
         part = tls.recv(65536)
@@ -262,7 +262,7 @@ def http2_hello(tls: ssl.SSLSocket) -> bytes:
 
 def test_a_second_server_on_the_port(address: Address, tmp_path: Path) -> None:
     second = start(tmp_path / "second", RETINA.member(Role.COORDINATOR, "coordinator"), str(address))
-    _, error = second.communicate(timeout=30)
+    _, error = second.communicate(timeout=60)
     assert second.returncode == ExitCode.ALREADY_RUNNING
     assert f"Another process listens on {address} already." in error
 
@@ -281,7 +281,7 @@ def test_a_coordinator_does_not_start_with_a_wrong_certificate(
     tmp_path: Path, credentials: Credentials, sentence: str
 ) -> None:
     process = start(tmp_path / "x", credentials)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == ExitCode.VERIFICATION
     assert any(part in error for part in sentence.split("|")), error
 
@@ -381,43 +381,46 @@ def test_a_hospitals_proxy_is_used_however_it_is_spelled(
     finally:
         proxy.close()
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def test_a_stream_upload_and_fetch(address: Address) -> None:
     with make_sync_channel(address, SILO) as channel, translated(address):
         stub = SILO_STUB(channel)
         data = os.urandom(3_000_000)
-        receipt = stub.Upload((codec.CHUNK.to_wire(chunk) for chunk in iter_chunks(data)), timeout=20)
+        receipt = stub.Upload((codec.CHUNK.to_wire(chunk) for chunk in iter_chunks(data)), timeout=60)
         assert codec.UPLOAD_RECEIPT.from_wire(receipt) == m.UploadReceipt(blob_hash(data), len(data), True)
         assembler = ChunkAssembler(blob_hash(SUM), limit=len(SUM))
-        for chunk in stub.Fetch(codec.FETCH.to_wire(m.Fetch(assembler.blob)), timeout=20):
+        for chunk in stub.Fetch(codec.FETCH.to_wire(m.Fetch(assembler.blob)), timeout=60):
             assembler.add(codec.CHUNK.from_wire(chunk))
         assert assembler.data() == SUM
-        replies = stub.Attend((codec.SILO_EVENT.to_wire(ready(n)) for n in (1, 2)), timeout=20)
+        replies = stub.Attend((codec.SILO_EVENT.to_wire(ready(n)) for n in (1, 2)), timeout=60)
         assert [codec.COORDINATOR_EVENT.from_wire(r) for r in replies] == [m.Notice("round 1"), m.Notice("round 2")]
 
 
 def test_a_stream_that_the_client_drops_is_cleaned_up_at_once(address: Address, directory: Path) -> None:
     (directory / "attend-ended").unlink(missing_ok=True)
 
+    over = threading.Event()
+
     def events() -> Iterator[Any]:
         yield codec.SILO_EVENT.to_wire(ready(1))
-        time.sleep(5)
+        over.wait()
 
     with make_sync_channel(address, SILO) as channel:
-        replies = SILO_STUB(channel).Attend(events(), timeout=20)
+        replies = SILO_STUB(channel).Attend(events())
         next(replies)
         replies.cancel()
-        deadline = time.monotonic() + 3
-        while not (directory / "attend-ended").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        try:
+            while not (directory / "attend-ended").exists():
+                time.sleep(0.02)
+        finally:
+            over.set()
 
 
 def test_an_internal_error_tells_nothing(address: Address) -> None:
     with make_sync_channel(address, SILO) as channel:
-        replies = SILO_STUB(channel).Attend(iter([codec.SILO_EVENT.to_wire(ready(13))]), timeout=20)
+        replies = SILO_STUB(channel).Attend(iter([codec.SILO_EVENT.to_wire(ready(13))]), timeout=60)
         with pytest.raises(grpc.RpcError) as caught:
             list(replies)
     assert SECRET not in str(caught.value) + repr(caught.value)
@@ -430,10 +433,10 @@ def test_a_malformed_request_is_refused_by_name(address: Address) -> None:
         for method, data in (("Hello", b"\xff\xff"), ("Hello", b"\x0a\x03a\x1b["), ("Fetch", b"\x0a\x01x")):
             call = channel.unary_unary(f"/feddrm.v1.SiloService/{method}")
             with pytest.raises(grpc.RpcError) as caught:
-                call(data, timeout=10)
+                call(data, timeout=60)
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         with pytest.raises(UnreachableError, match="another version"), translated(address):
-            channel.unary_unary("/feddrm.v1.SiloService/Nothing")(b"", timeout=10)
+            channel.unary_unary("/feddrm.v1.SiloService/Nothing")(b"", timeout=60)
 
 
 @pytest.mark.parametrize(("count", "kind"), [(1, BusyError), (2, BudgetError), (3, InputError)])
@@ -443,7 +446,7 @@ def test_errors_arrive_as_what_they_are_with_a_fixed_sentence(
     credentials = RETINA.member(Role.QUERIER, "desk")
     request = codec.ROUTE_REQUEST.to_wire(m.RouteRequest(HASH, (bytes(4),) * count))
     with make_sync_channel(address, credentials) as channel, pytest.raises(kind) as caught, translated(address):
-        QUERY_STUB(channel).Route(request, timeout=10)
+        QUERY_STUB(channel).Route(request, timeout=60)
     assert type(caught.value) is kind
     assert not any(detail in str(caught.value) for detail in ("11 of 10", "all used", SECRET))
 
@@ -456,14 +459,14 @@ def test_the_operator_sees_what_is_wrong_with_its_input(address: Address) -> Non
         pytest.raises(InputError, match=r"plan\.toml: rounds is missing"),
         translated(address),
     ):
-        OPERATOR_STUB(channel).Status(request, timeout=10)
+        OPERATOR_STUB(channel).Status(request, timeout=60)
 
 
 def test_an_oversized_message_is_refused(address: Address) -> None:
     with make_sync_channel(address, SILO) as channel:
         call = channel.unary_unary("/feddrm.v1.SiloService/Hello")
         with pytest.raises(FeddrmError, match="size limit"), translated(address):
-            call(bytes((32 << 20) + 1), timeout=20)
+            call(bytes((32 << 20) + 1), timeout=60)
 
 
 def test_everything_is_in_the_recording(address: Address, directory: Path) -> None:
@@ -471,7 +474,7 @@ def test_everything_is_in_the_recording(address: Address, directory: Path) -> No
     event = m.Ready(bytes(16), marker, 1, b"", (), HASH)
     with make_sync_channel(address, SILO) as channel, translated(address):
         stub = SILO_STUB(channel)
-        list(stub.Attend(iter([codec.SILO_EVENT.to_wire(event)]), timeout=10))
+        list(stub.Attend(iter([codec.SILO_EVENT.to_wire(event)]), timeout=60))
     records = [r for r in read_recording(directory / "recording") if r.method.endswith("Attend")]
     received = [r for r in records if r.direction == "received" and marker in r.data]
     assert [codec.SILO_EVENT.decode(r.data) for r in received] == [event]

@@ -15,6 +15,7 @@ from feddrm.transport.options import Options, channel_options, server_options
 
 SPEED = 60
 SECONDS = 4.0
+PATIENCE = 60.0
 
 
 def faster(options: Options) -> list[tuple[str, Any]]:
@@ -22,12 +23,12 @@ def faster(options: Options) -> list[tuple[str, Any]]:
     return [(name, int(value) // SPEED if name in timed else value) for name, value in options]
 
 
-async def idle_stream(server_side: Sequence[tuple[str, Any]]) -> grpc.StatusCode:
-    """How a stream that says nothing after its first message ends."""
+async def idle_stream(server_side: Sequence[tuple[str, Any]], seconds: float) -> grpc.StatusCode:
+    """How a stream that says nothing after its first message ends within some seconds."""
 
     async def quiet(_: bytes, context: Any) -> None:
         await context.write(b"hello")
-        await asyncio.sleep(60)
+        await asyncio.sleep(2 * PATIENCE)
 
     server = grpc.aio.server(options=server_side)
     handler = grpc.unary_stream_rpc_method_handler(quiet)
@@ -36,7 +37,7 @@ async def idle_stream(server_side: Sequence[tuple[str, Any]]) -> grpc.StatusCode
     await server.start()
     try:
         async with grpc.aio.insecure_channel(str(address), options=faster(channel_options(address))) as channel:
-            call = channel.unary_stream("/quiet/stream")(b"", timeout=SECONDS)
+            call = channel.unary_stream("/quiet/stream")(b"", timeout=seconds)
             assert await call.read() == b"hello"
             with pytest.raises(grpc.aio.AioRpcError):
                 await call.read()
@@ -46,9 +47,9 @@ async def idle_stream(server_side: Sequence[tuple[str, Any]]) -> grpc.StatusCode
 
 
 def test_an_idle_stream_outlives_many_pings() -> None:
-    assert asyncio.run(idle_stream(faster(server_options()))) is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert asyncio.run(idle_stream(faster(server_options()), SECONDS)) is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def test_a_server_with_grpcs_defaults_would_cut_it_off() -> None:
     bare = [option for option in server_options() if "ping" not in option[0] and "keepalive" not in option[0]]
-    assert asyncio.run(idle_stream(bare)) is grpc.StatusCode.UNAVAILABLE
+    assert asyncio.run(idle_stream(bare, PATIENCE)) is grpc.StatusCode.UNAVAILABLE

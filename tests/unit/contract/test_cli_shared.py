@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -214,7 +215,11 @@ def test_a_person_at_a_terminal_is_asked(program: list[str], typed: str, answer:
 def test_progress_without_a_terminal_is_plain_and_rare(program: list[str]) -> None:
     done = _run([*program, "slow"])
     assert done.stdout == ""
-    assert done.stderr.splitlines() == ["Working: 3 of 3 step 2", "Working: done in 3 s"]
+    *lines, last = done.stderr.splitlines()
+    # On a slow machine the first line is not the last step's.
+    assert 1 <= len(lines) <= 2
+    assert all(re.fullmatch(r"Working: (1 of 3 step 0|2 of 3 step 1|3 of 3 step 2)", line) for line in lines)
+    assert re.fullmatch(r"Working: done in \d+ s", last)
 
 
 def test_progress_at_a_terminal_is_a_bar_that_goes_away(program: list[str]) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ from pathlib import Path
 from silo.home import Home, exclusive
 with exclusive(Home(Path(sys.argv[1]))):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -178,7 +177,6 @@ def test_stop_says_when_nothing_runs(home: Home) -> None:
 
 def test_stop_waits_until_the_agent_is_gone(home: Home) -> None:
     process = holder(home)
-    begin = time.monotonic()
     done = subprocess.Popen(
         [sys.executable, "-m", "silo.cli", "stop", str(home.root), "--format", "json"],
         stdout=subprocess.PIPE,
@@ -187,4 +185,4 @@ def test_stop_waits_until_the_agent_is_gone(home: Home) -> None:
     process.wait()
     out, _ = done.communicate()
     assert json.loads(out) == {"stopped": True, "running": False, "process": process.pid}
-    assert time.monotonic() - begin < 20
+    assert process.returncode == -signal.SIGTERM
