@@ -3,8 +3,10 @@
 The coordinator serves the trunk, so a float32 embedding phi = relu(W x + b) is a system of equations about the patient
 that it can solve. Therefore the querier cuts each unit's range [0, bound] into 2**bits equal cells and sends the cells'
 numbers, packed: width * bits bits for a record, and no more can be learnt from them however clever the coordinator is.
-Both sides take a cell's centre for the embedding. The bounds come from the released trunk and the public schema alone,
-by interval arithmetic (Moore 1966), never from a record: a range taken from data would be a statistic of patients.
+Both sides take a cell's centre for the embedding. Where there is no trunk, the embedding is the features themselves,
+which lie at the ends of their ranges more often than not: the cells are then centred on both ends. The bounds come
+from the released trunk and the public schema alone, by interval arithmetic (Moore 1966), never from a record: a range
+taken from data would be a statistic of patients.
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ def record_bits(schema: Schema) -> float:
 
 
 def unit_bounds(plan: Plan, trunk: Tensors) -> Floats:
-    """Upper bounds float64[last hidden width] of phi over all records that the plan's schema allows.
+    """Upper bounds float64[width] of the embedding over all records that the plan's schema allows.
 
-    Tight for one hidden layer; later layers add up what their inputs cannot reach all at once.
+    Tight for at most one hidden layer; later layers add up what their inputs cannot reach all at once.
 
     Args:
         plan: gives the schema and the number of layers.
@@ -57,6 +59,8 @@ def unit_bounds(plan: Plan, trunk: Tensors) -> Floats:
         MalformedError: the tensors are not those of the plan's layout, or not finite.
     """
     part_hash(layout_of(plan), "trunk", trunk)
+    if not plan.model.hidden:
+        return np.ones(plan.schema_.width)
     low, high = _after_features(plan.schema_, trunk["trunk.0.weight"].astype(np.float64))
     for layer in range(len(plan.model.hidden)):
         bias = trunk[f"trunk.{layer}.bias"].astype(np.float64)
@@ -67,6 +71,16 @@ def unit_bounds(plan: Plan, trunk: Tensors) -> Floats:
         low, high = np.maximum(low + bias, 0.0), np.maximum(high + bias, 0.0)
     # An embedding is float32, so no larger value exists; weights saturate at 2**29 and cannot overflow float64 above.
     return np.minimum(high, _LARGEST)
+
+
+def feature_bounds(schema: Schema) -> Floats:
+    """Lower bounds float64[d] of the features: -1 for a number, 0 for all else. The upper ones are 1."""
+    parts = []
+    for column in schema.columns:
+        low = np.zeros(column.width)
+        low[0] = -1.0 if isinstance(column, Numeric) else 0.0
+        parts.append(low)
+    return np.concatenate(parts)
 
 
 def _after_features(schema: Schema, weight: Floats) -> tuple[Floats, Floats]:
@@ -98,15 +112,22 @@ class Grid:
     Args:
         bounds: float64[d], finite and not negative.
         bits: for each coordinate, 1 to 16.
+        lower: None for cells that divide [0, bound]; float64[d] for cells whose first and last centre are the lower and
+            the upper bound.
     """
 
     bounds: Floats = field(repr=False)
     bits: int
+    lower: Floats | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         finite = bool(np.isfinite(self.bounds).all() and (self.bounds >= 0).all())
         if self.bounds.ndim != 1 or not self.bounds.size or not finite or not 1 <= self.bits <= 16:
             raise ValueError("a grid has finite bounds that are not negative and 1 to 16 bits")
+        if self.lower is not None and not (
+            self.lower.shape == self.bounds.shape and np.isfinite(self.lower).all() and (self.lower < self.bounds).all()
+        ):
+            raise ValueError("a lower bound is finite and below the upper one")
 
     @classmethod
     def of(cls, plan: Plan, trunk: Tensors) -> Self:
@@ -115,7 +136,8 @@ class Grid:
         Raises:
             MalformedError: the tensors are not those of the plan's layout, or not finite.
         """
-        return cls(unit_bounds(plan, trunk), plan.queries.embedding_bits)
+        lower = None if plan.model.hidden else feature_bounds(plan.schema_)
+        return cls(unit_bounds(plan, trunk), plan.queries.embedding_bits, lower)
 
     @property
     def width(self) -> int:
@@ -140,7 +162,7 @@ class Grid:
             raise MalformedError(f"An embedding is a row of {self.width} finite float32 values.")
         cell = self._cell
         # A unit that no record can move has one value; whatever it is divided by, its cell tells nothing.
-        numbers = np.floor(phi / np.where(cell > 0, cell, 1.0))
+        numbers = np.floor((phi - self._edge) / np.where(cell > 0, cell, 1.0))
         cells = np.clip(numbers, 0, (1 << self.bits) - 1).astype(np.int64)
         ones = (cells[:, :, None] >> np.arange(self.bits)[::-1]) & 1
         packed = np.packbits(ones.astype(np.uint8).reshape(len(phi), -1), axis=1)
@@ -161,9 +183,16 @@ class Grid:
             raise MalformedError("A code has bits set beyond its end.")
         digits = ones[:, :used].reshape(len(codes), self.width, self.bits).astype(np.int64)
         cells = digits @ (1 << np.arange(self.bits)[::-1])
-        centres: npt.NDArray[np.float32] = ((cells + 0.5) * self._cell).astype(np.float32)
+        centres: npt.NDArray[np.float32] = (self._edge + (cells + 0.5) * self._cell).astype(np.float32)
         return centres
 
     @property
     def _cell(self) -> Floats:
-        return self.bounds / (1 << self.bits)
+        if self.lower is None:
+            return self.bounds / (1 << self.bits)
+        return (self.bounds - self.lower) / ((1 << self.bits) - 1)
+
+    @property
+    def _edge(self) -> Floats:
+        """Where the first cell begins."""
+        return np.zeros(len(self.bounds)) if self.lower is None else self.lower - self._cell / 2

@@ -105,7 +105,9 @@ class Layout:
 
 
 def layout_of(plan: Plan) -> Layout:
-    """The layout that a plan fixes: trunk layers, routing head (one class a silo), target head (personal)."""
+    """The layout that a plan fixes: trunk layers (the linear model has none), routing head (one class a silo), target
+    head (personal).
+    """
     tensors: list[Tensor] = []
 
     def linear(name: str, rows: int, columns: int, scope: Scope, part: Part) -> None:
@@ -122,8 +124,8 @@ def layout_of(plan: Plan) -> Layout:
 
 
 def embedding_width(plan: Plan) -> int:
-    """Length of the embedding phi: the width of the last hidden layer."""
-    return plan.model.hidden[-1]
+    """Length of the embedding: the width of the last hidden layer, or of the features where there is no trunk."""
+    return (plan.schema_.width, *plan.model.hidden)[-1]
 
 
 def initial_model(layout: Layout, plan_hash: bytes) -> npt.NDArray[np.int64]:

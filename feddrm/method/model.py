@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -24,18 +25,21 @@ _BATCH = 8192
 class TwoHeads(nn.Module):
     """A trunk of ReLU layers g, a routing head (one logit a silo) and a target head, both linear in phi = g(x).
 
+    Without hidden layers phi is the features themselves: the linear model.
+
     Parameter names are those of the layout.
     """
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         widths = (plan.schema_.width, *plan.model.hidden)
+        self.width = plan.schema_.width
         self.trunk = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.routing_head = nn.Linear(embedding_width(plan), len(plan.silos))
         self.target_head = nn.Linear(embedding_width(plan), len(plan.schema_.target.classes))
 
     def embed(self, features: torch.Tensor) -> torch.Tensor:
-        """phi, float32[n, last hidden width], of features float32[n, d]."""
+        """phi, float32[n, embedding width], of features float32[n, d]."""
         for layer in self.trunk:
             features = functional.relu(layer(features))
         return features
@@ -80,6 +84,36 @@ def load(module: nn.Module, tensors: Mapping[str, npt.NDArray[np.float32]]) -> N
             if tuple(parameter.shape) != values.shape:
                 raise ValueError(f"tensor {name} has shape {values.shape}, not {tuple(parameter.shape)}")
             parameter.copy_(torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)))
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Arithmetic of torch on one thread: more divide a product into other shapes, by a rule of the library's own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def embed_each(module: TwoHeads, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """phi float32[n, embedding width] of features float32[n, d], every record embedded by itself in one same place.
+
+    In a batch the last bit of an embedding depends on the batch's size and on the record's place in it, so that one
+    patient would move the others' (see `feddrm.method.dpsgd`). Here a record's is the same whoever else is there.
+
+    Raises:
+        MalformedError: the features are not finite float32[n, d].
+    """
+    rows = torch.cat(_batches(features, module.width))
+    result = np.empty((len(rows), module.routing_head.in_features), dtype=np.float32)
+    place = torch.zeros((1, module.width))
+    with torch.inference_mode(), one_thread():
+        for index in range(len(rows)):
+            place.copy_(rows[index : index + 1])
+            result[index] = module.embed(place)[0].numpy()
+    return result
 
 
 def read(module: nn.Module, layout: Layout, scope: Scope) -> npt.NDArray[np.float64]:
@@ -155,7 +189,7 @@ class Embedder:
         return cls(module, plan.schema_.width)
 
     def embed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """phi float32[n, last hidden width] of features float32[n, d].
+        """phi float32[n, embedding width] of features float32[n, d].
 
         Raises:
             MalformedError: the features are not finite float32[n, d].

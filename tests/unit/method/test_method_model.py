@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="neither the silo nor the query extr
 from feddrm.contract.errors import MalformedError  # noqa: E402
 from feddrm.contract.plan import Plan  # noqa: E402
 from feddrm.method.layout import initial_model, initial_personal, layout_of  # noqa: E402
-from feddrm.method.model import Embedder, Predictor, build, load, load_vectors, read  # noqa: E402
+from feddrm.method.model import Embedder, Predictor, build, embed_each, load, load_vectors, read  # noqa: E402
 from feddrm.method.update import to_float, trunk_tensors  # noqa: E402
 
 MakePlan = Callable[..., Plan]
@@ -71,6 +71,22 @@ def test_large_inputs_go_through_in_batches(make_plan: MakePlan) -> None:
     whole = predictor.predict(features)
     assert np.allclose(whole.probabilities[-3:], predictor.predict(features[-3:]).probabilities, atol=1e-6)
     assert len(whole.classes) == 20_000
+
+
+@pytest.mark.parametrize("hidden", [(6,), (31, 17, 5)])
+def test_an_embedding_of_its_own_is_the_same_in_any_company(make_plan: MakePlan, hidden: tuple[int, ...]) -> None:
+    plan = make_plan(hidden=hidden, width=15)
+    module = build(plan)
+    load_vectors(module, layout_of(plan), *vectors(plan))
+    features = rows(67, 15)
+    whole = embed_each(module, features)
+    assert np.array_equal(whole[::-1], embed_each(module, features[::-1].copy()))
+    assert np.array_equal(whole[[3, 50]], embed_each(module, features[[3, 50]]))
+    assert np.array_equal(whole[1:], embed_each(module, features[1:]))
+    assert np.allclose(whole, module.embed(torch.from_numpy(features)).detach().numpy(), atol=1e-6)
+    assert embed_each(module, features[:0]).shape == (0, hidden[-1])
+    with pytest.raises(MalformedError):
+        embed_each(module, features[:, :3])
 
 
 def test_no_rows_give_no_rows(make_plan: MakePlan) -> None:

@@ -1,0 +1,125 @@
+"""Stage 3: a silo's own target head, tuned by DP-SGD on the frozen trunk. Nothing of it leaves the silo.
+
+The head travels with every answer, so its patients need privacy all the same: the mechanism is that of stage 1
+(feddrm.method.dpsgd), with the loss of the target alone and the full noise, since nobody shares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from feddrm.contract.errors import InputError
+from feddrm.contract.plan import Plan, Training
+from feddrm.features import Dataset
+from feddrm.method.dpsgd import DpSgd
+from feddrm.method.draws import Draws
+from feddrm.method.layout import Layout
+from feddrm.method.model import build, embed_each, load, load_vectors, read
+from feddrm.method.trainer import Stop, TrainingStopped
+from feddrm.method.update import Model, from_float, to_float
+from privacy.noise import GaussianSource
+
+
+class Terms(Protocol):
+    """What the plan fixes of this stage.
+
+    Its event is PoissonSubsampledGaussian(noise_multiplier, sampling_rate, steps).
+    """
+
+    @property
+    def steps(self) -> int:
+        """Of DP-SGD."""
+        ...
+
+    @property
+    def sampling_rate(self) -> float:
+        """Of each patient in a step."""
+        ...
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Standard deviation of the noise divided by the clip norm."""
+        ...
+
+    @property
+    def clip_norm(self) -> float:
+        """Of one patient's gradient."""
+        ...
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the steps."""
+        ...
+
+
+class _Head(nn.Module):
+    """The target head on embeddings, with one constant routing logit, whose loss is zero and has no gradient."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.target_head = nn.Linear(width, classes)
+
+    def forward(self, phi: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.target_head(phi), phi.new_zeros((len(phi), 1))
+
+
+def fine_tune(
+    plan: Plan,
+    terms: Terms,
+    layout: Layout,
+    model: Model,
+    personal: Model,
+    data: Dataset,
+    public_size: int,
+    entropy: Callable[[int], bytes],
+    stop: Stop,
+) -> Model:
+    """A new personal vector int64[personal_size]: `terms.steps` private steps from `personal` on the trunk of `model`.
+
+    Args:
+        plan: of the job.
+        terms: of this stage.
+        layout: `layout_of(plan)`.
+        model: int64[shared_size]; its trunk is used as it is.
+        personal: int64[personal_size].
+        data: records with targets, of the patients that are not held out.
+        public_size: m, the silo's public approximate number of patients.
+        entropy: a CSPRNG such as os.urandom, for sampling and noise.
+        stop: checked before every step.
+
+    Raises:
+        InputError: the data have no targets or another width, or this machine's arithmetic is not fit.
+        TrainingStopped: `stop` was set; nothing may be used, and the reservation counts as spent.
+    """
+    if data.targets is None or data.features.shape[1] != plan.schema_.width:
+        raise InputError("Training needs records with targets, encoded by the plan's schema.")
+    whole = build(plan)
+    load_vectors(whole, layout, model, personal)
+    # Each record by itself: a patient's embedding may not depend on the other patients.
+    phi = torch.from_numpy(embed_each(whole, data.features))
+    targets = torch.from_numpy(data.targets.astype(np.int64))
+    draws = Draws(data.patients, terms.sampling_rate, entropy)
+    head = _Head(whole.target_head.in_features, whole.target_head.out_features)
+    load(head, layout.split(to_float(personal), "personal"))
+    training = Training(
+        rounds=1,
+        local_steps=terms.steps,
+        sampling_rate=terms.sampling_rate,
+        clip_norm=terms.clip_norm,
+        noise_multiplier=terms.noise_multiplier,
+        target_weight=1.0,
+        learning_rate=terms.learning_rate,
+    )
+    engine = DpSgd(head, training, divisor=terms.sampling_rate * public_size, noise=GaussianSource(entropy))
+    engine.check_rows(head.target_head.in_features, head.target_head.out_features)
+    for _ in range(terms.steps):
+        if stop.is_set():
+            raise TrainingStopped("Tuning was stopped before it was complete.")
+        drawn = draws.draw()
+        engine.step(phi[drawn], targets[drawn], 0)
+    return from_float(read(head, layout, "personal"))

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+torch = pytest.importorskip("torch", reason="the silo extra is not installed")
+pytest.importorskip("opacus", reason="the silo extra is not installed")
+
+from feddrm.contract.errors import InputError  # noqa: E402
+from feddrm.contract.plan import Plan  # noqa: E402
+from feddrm.features import Dataset  # noqa: E402
+from feddrm.method import personal as personal_module  # noqa: E402
+from feddrm.method.layout import initial_model, initial_personal, layout_of  # noqa: E402
+from feddrm.method.model import Predictor  # noqa: E402
+from feddrm.method.personal import fine_tune  # noqa: E402
+from feddrm.method.trainer import TrainingStopped  # noqa: E402
+
+MakePlan = Callable[..., Plan]
+MakeEntropy = Callable[[bytes], Callable[[int], bytes]]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Terms:
+    steps: int = 1
+    sampling_rate: float = 1.0
+    noise_multiplier: float = 1.0
+    clip_norm: float = 0.5
+    learning_rate: float = 1.0
+
+
+class Recorder:
+    """In the place of the noise source: adds nothing and keeps the clipped sums."""
+
+    def __init__(self) -> None:
+        self.sums: list[Floats] = []
+        self.stds: list[float] = []
+
+    def add(self, values: npt.ArrayLike, std: float, grid: float) -> Floats:
+        self.sums.append(np.array(values, dtype=np.float64))
+        self.stds.append(std)
+        return self.sums[-1].copy()
+
+
+class Never:
+    def is_set(self) -> bool:
+        return False
+
+
+class Always:
+    def is_set(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    made = Recorder()
+    monkeypatch.setattr(personal_module, "GaussianSource", lambda entropy: made)
+    return made
+
+
+def dataset(seed: int, patients: int = 40, records: int = 2) -> Dataset:
+    rng = np.random.default_rng(seed)
+    features = rng.uniform(-1, 1, (patients * records, 4)).astype(np.float32)
+    return Dataset(
+        features,
+        (features[:, 0] + features[:, 1] > 0).astype(np.int64),
+        [b"%d" % (row % patients) for row in range(len(features))],
+    )
+
+
+def tune(plan: Plan, terms: Terms, data: Dataset, entropy: Callable[[int], bytes], stop: Any = None) -> Any:
+    layout = layout_of(plan)
+    model, personal = initial_model(layout, bytes(32)), initial_personal(layout, bytes(32))
+    return fine_tune(plan, terms, layout, model, personal, data, 40, entropy, stop or Never())
+
+
+def accuracy(plan: Plan, personal: Any, data: Dataset) -> float:
+    predictor = Predictor(plan, initial_model(layout_of(plan), bytes(32)), personal)
+    assert data.targets is not None
+    return float((predictor.predict(data.features).classes == data.targets).mean())
+
+
+def test_the_head_learns_its_silo_and_the_trunk_stays(make_plan: MakePlan, make_entropy: MakeEntropy) -> None:
+    plan, data = make_plan(hidden=(16,)), dataset(1, patients=400)
+    layout = layout_of(plan)
+    personal = initial_personal(layout, bytes(32))
+    terms = Terms(steps=60, sampling_rate=0.5, noise_multiplier=0.5, learning_rate=2.0)
+    model = initial_model(layout, bytes(32))
+    kept = model.copy()
+    tuned = fine_tune(plan, terms, layout, model, personal, data, 400, make_entropy(b"tune"), Never())
+    assert accuracy(plan, tuned, data) > 0.85 > accuracy(plan, personal, data) + 0.1
+    assert (model == kept).all()
+    assert tuned.shape == personal.shape
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_one_patient_a_step_differs_by_one_clipped_row(
+    make_plan: MakePlan, make_entropy: MakeEntropy, recorder: Recorder, seed: int
+) -> None:
+    plan, terms, data = make_plan(), Terms(), dataset(seed, patients=70)
+    tune(plan, terms, data, make_entropy(b"sum"))
+    whole = recorder.sums.pop()
+    gone = data.patients[seed]
+    keep = np.array([patient != gone for patient in data.patients])
+    assert data.targets is not None
+    rest = Dataset(data.features[keep], data.targets[keep], [p for p in data.patients if p != gone])
+    tune(plan, terms, rest, make_entropy(b"sum"))
+    moved = whole - recorder.sums.pop()
+    assert 0 < np.linalg.norm(moved) <= terms.clip_norm
+    alone = Dataset(data.features[~keep], data.targets[~keep], [gone] * int((~keep).sum()))
+    tune(plan, terms, alone, make_entropy(b"sum"))
+    assert (moved == recorder.sums.pop()).all()
+
+
+def test_the_noise_is_the_plans_and_every_step_draws_it(
+    make_plan: MakePlan, make_entropy: MakeEntropy, recorder: Recorder
+) -> None:
+    terms = Terms(steps=7, sampling_rate=1e-6, noise_multiplier=3.0)
+    tune(make_plan(), terms, dataset(0, patients=5), make_entropy(b"noise"))
+    assert recorder.stds == [1.5] * 7
+    assert all(not total.any() for total in recorder.sums)
+
+
+def test_only_the_target_counts(make_plan: MakePlan, make_entropy: MakeEntropy, recorder: Recorder) -> None:
+    # Its gradient in the head is (p - y) phi^T with the bias beside it, as long as nothing is clipped.
+    plan, data = make_plan(labels=("a", "b")), dataset(3, patients=1, records=1)
+    tune(plan, Terms(clip_norm=100.0), data, make_entropy(b"loss"))
+    weight, bias = recorder.sums[0][:-2].reshape(2, -1), recorder.sums[0][-2:]
+    layout = layout_of(plan)
+    predictor = Predictor(plan, initial_model(layout, bytes(32)), initial_personal(layout, bytes(32)))
+    assert data.targets is not None
+    expected = predictor.predict(data.features).probabilities[0].astype(np.float64)
+    expected[data.targets[0]] -= 1
+    assert bias == pytest.approx(expected, abs=1e-5)
+    assert np.linalg.matrix_rank(weight, tol=1e-5) == 1
+
+
+def test_a_stop_ends_it_and_unfit_data_are_refused(make_plan: MakePlan, make_entropy: MakeEntropy) -> None:
+    with pytest.raises(TrainingStopped):
+        tune(make_plan(), Terms(), dataset(0), make_entropy(b"stop"), Always())
+    with pytest.raises(InputError):
+        tune(make_plan(width=5), Terms(), dataset(0), make_entropy(b"width"))
+    with pytest.raises(InputError):
+        tune(make_plan(), Terms(), Dataset(dataset(0).features, None, dataset(0).patients), make_entropy(b"none"))
