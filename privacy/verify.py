@@ -14,10 +14,12 @@ from privacy.accounting import Epsilon, epsilon, epsilon_alone
 from privacy.checks import Check, PlanTerms
 from privacy.errors import LedgerCorrupt, MalformedError
 from privacy.events import Event, covers
+from privacy.handover import Successor
 from privacy.history import Place, Published, check_caps_history, check_datasets, check_models, check_published
-from privacy.leaves import Key, Plan, Record, Reserve
+from privacy.leaves import Key, Leaf, Plan, Record, Reserve
 from privacy.merkle import Tree
 from privacy.note import Head, InvalidNoteError, open_head
+from privacy.succession import Charged, answers_for, check_keys, check_recovery, open_any
 from privacy.tampering import explain
 
 __all__ = ["Check", "PlanTerms", "UNWITNESSED", "verify_log"]
@@ -37,29 +39,39 @@ def verify_log(
     witnessed: Mapping[str, bytes],
     elsewhere: Mapping[Place, Published] = _NOWHERE,
     contested: Mapping[Place, int] = _NOTHING,
+    former: Sequence[bytes] = (),
+    charged: Sequence[Charged] = (),
 ) -> tuple[Check, ...]:
     """Verify one hospital's ledger.
 
     Args:
         origin: the log's name, from the roster.
-        key: the silo's identity key, from the roster (32 bytes).
+        key: the silo's identity key, from the roster (32 bytes); signs the head.
         leaves: bytes of all leaves, as exported.
         head: the exported signed note.
         plans: by plan hash, the terms of plans whose signature has been verified.
-        witnessed: by witness, the newest head of *this* log which that peer holds (signed notes).
+        witnessed: by witness, the newest head of the silo's log which that peer holds (signed notes).
         elsewhere: what most of the ledgers at hand say was published.
         contested: rounds of which they say different things without a majority, and how many.
+        former: identity keys that rosters gave to the silo before `key` (32 bytes each).
+        charged: what others can prove that logs under those keys charged.
 
     Returns:
         All results in order; the checks of leaves are left out when leaves cannot be read.
     """
     tree = Tree(leaves)
-    seen, faults = _open_witnesses(origin, key, witnessed)
-    heads = tuple(seen.values())
+    said = _readable(leaves)
+    own = {key, *(leaf.key for leaf in said if isinstance(leaf, Key | Successor))}
+    seen, faults = _open_witnesses(origin, (key, *sorted(own - {key}), *former), witnessed)
+    heads = tuple(one for one, signer in seen.values() if signer in own)
     checks = [*_check_tree(origin, key, tree, leaves, head, heads), *faults]
     if not witnessed:
         checks.append(Check("witnesses", True, None, UNWITNESSED, note=True))
-    checks += (_check_witness(witness, tree, leaves, one, heads) for witness, one in seen.items())
+    for witness, (one, signer) in seen.items():
+        if signer in own:
+            checks.append(_check_witness(witness, tree, leaves, one, heads))
+        else:
+            checks.append(_check_answer(witness, origin, said, one, signer))
     records: list[Record] = []
     for number, body in enumerate(leaves):
         try:
@@ -67,11 +79,11 @@ def verify_log(
         except MalformedError as error:
             return (*checks, Check("leaves", False, number, str(error)))
     checks.append(Check("leaves", True, None, f"{len(leaves)} leaves, all of a known type and canonical"))
-    checks.append(_check_key(origin, key, records))
+    checks.append(check_keys(origin, key, said, tree))
     checks.append(_check_times(records))
-    said = [record.leaf for record in records]
     return (
         *checks,
+        *check_recovery(origin, said, plans, charged),
         *_check_budget(records, plans),
         *check_datasets(said, plans),
         *check_caps_history(said),
@@ -96,14 +108,25 @@ def _check_tree(
         yield Check("tree", False, None, message + explain(leaves, head, seen))
 
 
+def _readable(leaves: Sequence[bytes]) -> list[Leaf]:
+    """The leaves up to the first that cannot be read."""
+    found: list[Leaf] = []
+    for body in leaves:
+        try:
+            found.append(Record.decode(body).leaf)
+        except MalformedError:
+            break
+    return found
+
+
 def _open_witnesses(
-    origin: str, key: bytes, witnessed: Mapping[str, bytes]
-) -> tuple[dict[str, Head], tuple[Check, ...]]:
-    """The heads that peers hold, by peer, and a failed check for each that is none."""
+    origin: str, keys: Sequence[bytes], witnessed: Mapping[str, bytes]
+) -> tuple[dict[str, tuple[Head, bytes]], tuple[Check, ...]]:
+    """The heads that peers hold, each with the key that signed it, and a failed check for each that is none."""
     seen, faults = {}, []
     for witness, note in sorted(witnessed.items()):
         try:
-            seen[witness] = open_head(note, origin, key)
+            seen[witness] = open_any(note, origin, keys)
         except InvalidNoteError:
             faults.append(
                 Check("witnesses", False, None, f"the head that {witness} holds was never signed by this silo")
@@ -129,10 +152,15 @@ def _check_witness(witness: str, tree: Tree, leaves: Sequence[bytes], seen: Head
     return Check("witnesses", True, None, f"extends the {seen.size} leaves that {witness} saw")
 
 
-def _check_key(origin: str, key: bytes, records: list[Record]) -> Check:
-    if records and records[0].leaf == Key(origin, key):
-        return Check("key", True, 0, "the log begins with its own name and key")
-    return Check("key", False, 0, "the log does not begin with the name and key that the roster gives")
+def _check_answer(witness: str, origin: str, leaves: Sequence[Leaf], seen: Head, key: bytes) -> Check:
+    """Of a head that an earlier key signed, which this log never had: a lost log, for which this one must answer."""
+    if answers_for(leaves, origin, key, seen):
+        return Check("witnesses", True, None, f"answers for the {seen.size} leaves of the lost log that {witness} saw")
+    message = (
+        f"{witness} saw {seen.size} leaves of a log under the silo's earlier key {key.hex()[:16]}: this log neither "
+        "goes on with them nor answers for them, so what they charged is forgotten"
+    )
+    return Check("witnesses", False, None, message)
 
 
 def _check_times(records: list[Record]) -> Check:
@@ -157,7 +185,9 @@ def _check_budget(records: list[Record], plans: Mapping[bytes, PlanTerms]) -> It
         if isinstance(leaf, Plan):
             yield _check_plan(number, leaf, plans.get(leaf.plan))
             yield _check_caps(number, leaf, account)
-    message = "rounds rise, each RESERVE has its DATASET, COMMIT its RESERVE, RELEASE its COMMIT, and none ends twice"
+    message = (
+        "rounds rise, each RESERVE has its DATASET, COMMIT its RESERVE, RELEASE or KEEP its COMMIT, and none ends twice"
+    )
     yield Check("order", True, None, message)
     yield from faults
     if not faults:
