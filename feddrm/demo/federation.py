@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -121,6 +122,7 @@ class Federation:
                 probe.settimeout(0.2)
                 if probe.connect_ex((host, int(port))) == 0:
                     return daemon
+            time.sleep(0.05)
         raise UnreachableError(f"The coordinator did not start. The end of {daemon.log}:\n{daemon.tail()}")
 
     def start_silo(self, name: str, *options: str | Path) -> Daemon:

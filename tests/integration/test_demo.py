@@ -26,6 +26,7 @@ from privacy.bundle import parse_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
 CANARY = "canary-person-0b5d2f"
+VICTIM = "site-3"
 pytestmark = [pytest.mark.demo, pytest.mark.timeout(900)]
 
 
@@ -58,7 +59,7 @@ class Installed:
         return result
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     target = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target / "dist"), str(ROOT)]
@@ -76,58 +77,67 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return installation
 
 
-@pytest.fixture(scope="session")
-def plain(installed: Installed) -> dict[str, Any]:
-    return installed.demo("--dir", "plain", "--record-traffic", "traffic.bin", "--plant-canary", CANARY)
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def killed(installed: Installed) -> dict[str, Any]:
-    return installed.demo("--dir", "killed", "--kill-silo", "site-3@4")
+    """What a demo of which one hospital died in round 4 prints. A demo in which none does shows nothing more."""
+    recorded = ["--record-traffic", "traffic.bin", "--plant-canary", CANARY]
+    return installed.demo("--dir", "killed", "--kill-silo", f"{VICTIM}@4", *recorded)
 
 
-def test_the_figures_that_the_readme_promises(plain: dict[str, Any]) -> None:
-    assert plain["plan_epsilon"] <= 3
-    assert plain["delta"] == 1e-5
-    assert plain["routing_accuracy"] >= 0.27
-    assert plain["system_accuracy"] >= plain["random_silo_accuracy"] - 0.01
-    assert plain["system_accuracy"] > 0.60
-    assert plain["queries"] > 5000
-    assert plain["transport"] == {"version": "TLSv1.3", "client_auth": True}
+def check_figures(shown: dict[str, Any]) -> None:
+    """Every run draws its own noise; nothing is asked here that a run misses in a lifetime."""
+    assert shown["plan_epsilon"] <= 3
+    assert shown["delta"] == 1e-5
+    assert shown["routing_accuracy"] >= 0.27
+    assert shown["system_accuracy"] >= shown["random_silo_accuracy"] - 0.01
+    assert shown["system_accuracy"] > shown["majority_accuracy"]
+    assert shown["queries"] > 5000
+    assert shown["transport"] == {"version": "TLSv1.3", "client_auth": True}
 
 
-def test_all_hospitals_spend_the_same_and_every_ledger_verifies(plain: dict[str, Any]) -> None:
-    assert len(plain["silos"]) == 6
-    assert all(silo["ledger_verified"] for silo in plain["silos"])
+def test_the_figures_that_the_readme_promises(killed: dict[str, Any]) -> None:
+    check_figures(killed)
+
+
+def test_all_hospitals_spend_the_same_and_every_ledger_verifies(killed: dict[str, Any]) -> None:
+    assert len(killed["silos"]) == 6
+    assert all(silo["ledger_verified"] for silo in killed["silos"])
+    others = [silo for silo in killed["silos"] if silo["name"] != VICTIM]
+    (victim,) = [silo for silo in killed["silos"] if silo["name"] == VICTIM]
+    (spent,) = {silo["epsilon_spent"] for silo in others}
+    assert 0 < victim["epsilon_spent"] < spent <= killed["plan_epsilon"] <= victim["epsilon_cap"]
+    assert {silo["rounds_joined"] for silo in others} == {killed["rounds"]}
+
+
+@pytest.mark.soak
+def test_a_demo_in_which_no_hospital_dies(installed: Installed) -> None:
+    plain = installed.demo("--dir", "plain")
+    check_figures(plain)
     assert {silo["epsilon_spent"] for silo in plain["silos"]} == {plain["silos"][0]["epsilon_spent"]}
-    assert 0 < plain["silos"][0]["epsilon_spent"] <= plain["plan_epsilon"] <= plain["silos"][0]["epsilon_cap"]
     assert {silo["rounds_joined"] for silo in plain["silos"]} == {plain["rounds"]}
+    assert (plain["sums_checked"], plain["sums_verified"]) == (plain["rounds"], True)
 
 
-def test_every_published_sum_is_the_sum_of_the_updates(plain: dict[str, Any]) -> None:
-    assert plain["sums_verified"] is True
-    assert plain["sums_checked"] == plain["rounds"]
-
-
-def test_the_report_is_written_where_the_demo_says(plain: dict[str, Any], installed: Installed) -> None:
+def test_the_report_is_written_where_the_demo_says(killed: dict[str, Any], installed: Installed) -> None:
     """From the wheel: its template must be in there."""
-    page = Path(plain["report"])
-    assert page == installed.cwd / "plain" / "report.html"
+    page = Path(killed["report"])
+    assert page == installed.cwd / "killed" / "report.html"
     text = page.read_text(encoding="utf-8")
     assert "Verified: 6 ledgers" in text
     assert text.count("<figure>") == 6
-    assert f"{plain['silos'][0]['epsilon_spent']:.3f}" in text
+    for silo in killed["silos"]:
+        assert f"{silo['epsilon_spent']:.3f}" in text
 
 
-@pytest.fixture(scope="session")
-def traffic(plain: dict[str, Any], installed: Installed) -> list[Recorded]:
-    assert plain["rounds"]
+@pytest.fixture(scope="module")
+def traffic(killed: dict[str, Any], installed: Installed) -> list[Recorded]:
+    assert killed["rounds"]
     return list(read_recording(installed.cwd / "traffic.bin"))
 
 
 def test_no_person_shows_in_the_traffic(traffic: list[Recorded], installed: Installed) -> None:
     for site in range(1, 7):
-        table = installed.cwd / "plain" / "data" / f"site-{site}.csv"
+        table = installed.cwd / "killed" / "data" / f"site-{site}.csv"
         with table.open(newline="") as source:
             persons = {row["zper"] for row in csv.DictReader(source)}
         assert f"{CANARY}-site-{site}" in persons
@@ -136,8 +146,8 @@ def test_no_person_shows_in_the_traffic(traffic: list[Recorded], installed: Inst
 
 def test_no_update_shows_in_the_traffic(traffic: list[Recorded], installed: Installed) -> None:
     uploads = b"".join(message.data for message in traffic if message.method.endswith("/Upload"))
-    updates = sorted((installed.cwd / "plain" / "kept-updates").rglob("*.npy"))
-    assert len(updates) == 120
+    updates = sorted((installed.cwd / "killed" / "kept-updates").rglob("*.npy"))
+    assert 100 < len(updates) < 120
     pieces = [window for path in updates[::10] for window in list(windows(np.load(path)))[::16]]
     assert len(pieces) > 500
     assert not [piece for piece in pieces if piece in uploads]
@@ -145,7 +155,7 @@ def test_no_update_shows_in_the_traffic(traffic: list[Recorded], installed: Inst
 
 def test_no_question_and_no_answer_shows_in_the_traffic(traffic: list[Recorded], installed: Installed) -> None:
     plan = Plan.model_validate(rand.plan_document("rand", 1))
-    table = read_table(installed.cwd / "plain" / "data" / "held-out.csv")
+    table = read_table(installed.cwd / "killed" / "data" / "held-out.csv")
     features = encode(table, plan.schema_, targets=False).features
     asked = b"".join(message.data for message in traffic if "QueryService" in message.method)
     assert len(asked) > 6000 * 1000
@@ -160,7 +170,7 @@ def test_no_question_and_no_answer_shows_in_the_traffic(traffic: list[Recorded],
 def test_no_count_and_no_metric_shows_in_the_traffic(traffic: list[Recorded], installed: Installed) -> None:
     """Exact numbers of records and persons of every site, in every JSON document on the wire."""
     counts: set[int] = set()
-    for table in (installed.cwd / "plain" / "data").glob("site-*.csv"):
+    for table in (installed.cwd / "killed" / "data").glob("site-*.csv"):
         with table.open(newline="") as source:
             rows = list(csv.DictReader(source))
         counts |= {len(rows), len({row["zper"] for row in rows})}
@@ -179,9 +189,9 @@ def test_no_count_and_no_metric_shows_in_the_traffic(traffic: list[Recorded], in
 def test_a_killed_hospital_loses_its_mask_and_not_its_update(killed: dict[str, Any]) -> None:
     (entry,) = [entry for entry in killed["history"] if entry["round"] == 4]
     assert entry["outcome"] == "published"
-    assert "site-3" in entry["cohort"]
-    assert "site-3" not in entry["survivors"]
-    assert entry["mask_keys_opened"] == ["site-3"]
+    assert VICTIM in entry["cohort"]
+    assert VICTIM not in entry["survivors"]
+    assert entry["mask_keys_opened"] == [VICTIM]
 
 
 def test_the_others_go_on_and_the_sums_stay_right(killed: dict[str, Any]) -> None:
@@ -194,23 +204,19 @@ def test_the_killed_hospital_comes_back_and_pays_for_every_round_it_reserved(
     killed: dict[str, Any], installed: Installed
 ) -> None:
     history = killed["history"]
-    joined = [entry["round"] for entry in history if "site-3" in entry["cohort"]]
-    survived = [entry["round"] for entry in history if "site-3" in entry["survivors"]]
+    joined = [entry["round"] for entry in history if VICTIM in entry["cohort"]]
+    survived = [entry["round"] for entry in history if VICTIM in entry["survivors"]]
     assert set(joined) - set(survived) == {4}
     # How many rounds pass while an agent starts is the machine's affair; that it misses none once it is back is ours.
     back = min(number for number in survived if number > 4)
     assert survived == [1, 2, 3, *range(back, killed["rounds"] + 1)]
     assert 4 + 2 <= back <= killed["rounds"]
-    (site,) = [silo for silo in killed["silos"] if silo["name"] == "site-3"]
+    (site,) = [silo for silo in killed["silos"] if silo["name"] == VICTIM]
     assert site["ledger_verified"]
     assert site["rounds_reserved"] == len(joined)
-    bundle = parse_bundle((installed.cwd / "killed" / "audit" / "site-3.ledger").read_bytes())
+    bundle = parse_bundle((installed.cwd / "killed" / "audit" / f"{VICTIM}.ledger").read_bytes())
     leaves = [json.loads(leaf) for leaf in bundle.leaves]
     assert [leaf["round"] for leaf in leaves if leaf["type"] == "RESERVE"] == joined
-
-
-def test_all_ledgers_verify_after_a_kill(killed: dict[str, Any]) -> None:
-    assert all(silo["ledger_verified"] for silo in killed["silos"])
 
 
 def processes_of(directory: Path) -> list[int]:
@@ -243,12 +249,12 @@ def test_a_demo_that_dies_leaves_no_process_behind(
     demo = installed.start("demo", "--dir", str(directory), start_new_session=True)
     try:
         for _ in wait_for(lambda: (directory / "logs" / "site-6.log").exists() or demo.poll() is not None, 120):
-            time.sleep(0.2)
+            time.sleep(0.05)
         assert demo.poll() is None, demo.communicate()
         assert len(processes_of(directory)) >= 8
         demo.send_signal(number)
         demo.communicate(timeout=60)
-        for _ in wait_for(lambda: not processes_of(directory), 20):
+        for _ in wait_for(lambda: not processes_of(directory), 60):
             time.sleep(0.2)
     finally:
         demo.kill()
