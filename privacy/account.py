@@ -8,7 +8,7 @@ from typing import Final
 from privacy.errors import LedgerCorrupt
 from privacy.events import Event
 from privacy.handover import Carry
-from privacy.leaves import Abort, Caps, Commit, Dataset, Key, Leaf, Plan, Release, Reserve
+from privacy.leaves import Abort, Caps, Commit, Dataset, Keep, Key, Leaf, Plan, Release, Reserve
 
 _SLACK: Final = 1e-12
 
@@ -68,12 +68,17 @@ class Round:
     reservation: Reservation
     event: Event
     commit: tuple[int, Commit] | None = None
-    end: tuple[int, Abort | Release] | None = None
+    end: tuple[int, Abort | Release | Keep] | None = None
 
     @property
     def released(self) -> bool:
         """Whether the round ended with a release."""
         return self.end is not None and isinstance(self.end[1], Release)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the round came to a result that stays in the hospital, as it was meant to."""
+        return self.end is not None and isinstance(self.end[1], Keep)
 
 
 @dataclass(slots=True)
@@ -95,16 +100,17 @@ class Job:
         return tuple(entry.event for entry in self.rounds.values())
 
     def unreleased(self) -> int:
-        """How many rounds were charged without a release so far."""
-        return sum(not entry.released for entry in self.rounds.values())
+        """How many rounds were charged so far without a release, where there should be one."""
+        return sum(not (entry.released or entry.kept) for entry in self.rounds.values())
 
 
 class Account:
     """A replay of leaves. A reservation without an end counts as fully spent, since nothing here takes it back."""
 
-    __slots__ = ("carried", "datasets", "jobs")
+    __slots__ = ("_open", "carried", "datasets", "jobs")
 
     def __init__(self) -> None:
+        self._open: dict[Reservation, None] = {}
         self.carried: dict[bytes, Carry] = {}
         self.jobs: dict[bytes, Job] = {}
         self.datasets: dict[bytes, Dataset] = {}
@@ -123,19 +129,23 @@ class Account:
         elif isinstance(leaf, Plan | Carry):
             self._charge(number, leaf)
         elif isinstance(leaf, Reserve):
-            job = self._job(number, leaf.plan)
-            if job.closed is not None or (leaf.stage, leaf.round) in job.rounds:
-                raise LedgerCorrupt(f"leaf {number} charges a round a second time, or of a job that has ended")
-            if job.rounds and next(reversed(job.rounds)) > (leaf.stage, leaf.round):
-                raise LedgerCorrupt(f"leaf {number} charges a round after a later one")
-            if leaf.plan not in self.datasets:
-                raise LedgerCorrupt(f"leaf {number} charges a round before a DATASET leaf says what its job reads")
-            place = Reservation(number, leaf.plan, leaf.stage, leaf.round)
-            job.rounds[leaf.stage, leaf.round] = Round(place, leaf.event)
+            self._reserve(number, leaf)
         elif isinstance(leaf, Abort) and leaf.ends_job:
             self._job(number, leaf.plan).closed = number
-        elif isinstance(leaf, Commit | Abort | Release):
+        elif isinstance(leaf, Commit | Abort | Release | Keep):
             self._end(number, leaf)
+
+    def _reserve(self, number: int, leaf: Reserve) -> None:
+        job = self._job(number, leaf.plan)
+        if job.closed is not None or (leaf.stage, leaf.round) in job.rounds:
+            raise LedgerCorrupt(f"leaf {number} charges a round a second time, or of a job that has ended")
+        if job.rounds and next(reversed(job.rounds)) > (leaf.stage, leaf.round):
+            raise LedgerCorrupt(f"leaf {number} charges a round after a later one")
+        if leaf.plan not in self.datasets:
+            raise LedgerCorrupt(f"leaf {number} charges a round before a DATASET leaf says what its job reads")
+        place = Reservation(number, leaf.plan, leaf.stage, leaf.round)
+        job.rounds[leaf.stage, leaf.round] = Round(place, leaf.event)
+        self._open[place] = None
 
     def _charge(self, number: int, leaf: Plan | Carry) -> None:
         if leaf.plan in self.jobs or leaf.plan in self.carried:
@@ -152,10 +162,8 @@ class Account:
 
     @property
     def unresolved(self) -> tuple[Reservation, ...]:
-        """The charged rounds of all jobs that have neither a release nor an abort."""
-        return tuple(
-            entry.reservation for job in self.jobs.values() for entry in job.rounds.values() if entry.end is None
-        )
+        """The charged rounds of all jobs that have no end yet, in the order in which they were charged."""
+        return tuple(self._open)
 
     def life(self) -> LifeSpend:
         """The sum of all allocations that count."""
@@ -171,7 +179,7 @@ class Account:
             raise LedgerCorrupt(f"leaf {number} belongs to no accepted plan")
         return self.jobs[plan]
 
-    def _end(self, number: int, leaf: Commit | Abort | Release) -> None:
+    def _end(self, number: int, leaf: Commit | Abort | Release | Keep) -> None:
         entry = self.find(leaf.plan, leaf.stage, leaf.round)
         if entry is None:
             raise LedgerCorrupt(f"leaf {number} belongs to no charged round")
@@ -182,6 +190,7 @@ class Account:
                 raise LedgerCorrupt(f"leaf {number} commits a second time, or to another reservation")
             entry.commit = (number, leaf)
             return
-        if isinstance(leaf, Release) and entry.commit is None:
-            raise LedgerCorrupt(f"leaf {number} releases a round that was never committed")
+        if isinstance(leaf, Release | Keep) and entry.commit is None:
+            raise LedgerCorrupt(f"leaf {number} releases or keeps a round that was never committed")
         entry.end = (number, leaf)
+        del self._open[entry.reservation]

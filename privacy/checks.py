@@ -21,25 +21,35 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class StageTerms:
+    """One stage of a signed plan: what each of its rounds does to a patient, the number of its first round (rounds are
+    counted on from stage to stage) and how many there are."""
+
+    event: Event
+    first: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlanTerms:
     """What a *verified* signed plan implies.
 
     Args:
         name: of the job.
         delta: at which its epsilon is stated.
-        stages: for each stage one round's event and the number of rounds.
+        stages: the stages that run, by their number.
         patient: the schema's patient column.
         schema: hash of the schema (32 bytes).
-        initial: for each stage, the hash of the model from which its first round starts (32 bytes).
+        initial: hash of the model from which round 1 starts (32 bytes).
     """
 
     name: str
     delta: float
-    stages: Mapping[int, tuple[Event, int]]
+    stages: Mapping[int, StageTerms]
     patient: str
     schema: bytes
-    initial: Mapping[int, bytes]
+    initial: bytes
 
     def events(self) -> tuple[Event, ...]:
         """Everything that one patient may undergo in the completed job."""
-        return canonical(repeated(event, rounds) for event, rounds in self.stages.values() if rounds)
+        return canonical(repeated(stage.event, stage.rounds) for stage in self.stages.values() if stage.rounds)

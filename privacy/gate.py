@@ -17,8 +17,9 @@ from privacy.account import Account, LifeSpend, Reservation, Round, over_caps
 from privacy.accounting import Epsilon, claim, epsilon, epsilon_alone
 from privacy.errors import BudgetRefused, GateError
 from privacy.events import Event, canonical, covers
-from privacy.leaves import Abort, AbortReason, Caps, Commit, Dataset, Leaf, Plan, Release, Reserve
+from privacy.leaves import Abort, AbortReason, Caps, Commit, Dataset, Keep, Leaf, Plan, Release, Reserve
 from privacy.ledger import Ledger
+from privacy.rounds import LOCAL_STAGE
 
 __all__ = ["AbortReason", "Caps", "Gate", "LifeSpend", "Reservation"]
 
@@ -45,7 +46,7 @@ class Gate:
 
     @property
     def unresolved(self) -> Reservation | None:
-        """The one charged round that has neither a release nor an abort yet."""
+        """The one charged round that has no end yet."""
         return next(iter(self._account.unresolved), None)
 
     def spent(self, plan: bytes) -> Epsilon:
@@ -215,9 +216,11 @@ class Gate:
         """Write that the round's sum was published and verified. Again with the same hashes: the leaf that is there.
 
         Raises:
-            GateError: the round is not committed, or has ended otherwise.
+            GateError: the round is not committed, has ended otherwise, or is one that is kept.
         """
         entry = self._entry(plan, stage, round)
+        if stage == LOCAL_STAGE:
+            raise GateError("a round of the personal heads' stage has no release")
         leaf = Release(plan, stage, round, sum, model)
         if entry.end is not None:
             return _same(entry.end, leaf)
@@ -225,11 +228,28 @@ class Gate:
             raise GateError("a round without a commitment has no release")
         return self._write(leaf, now_ms)
 
+    def keep(self, plan: bytes, stage: int, round: int, *, now_ms: int) -> int:  # noqa: A002
+        """Write that a round of the personal heads' stage came to its end: what it led to stays in the hospital. Again:
+        the leaf that is there.
+
+        Raises:
+            GateError: another stage, or the round is not committed, or has ended otherwise.
+        """
+        entry = self._entry(plan, stage, round)
+        if entry.reservation.stage != LOCAL_STAGE:
+            raise GateError("only rounds of the personal heads' stage are kept")
+        leaf = Keep(plan, stage, round)
+        if entry.end is not None:
+            return _same(entry.end, leaf)
+        if entry.commit is None:
+            raise GateError("a round without a commitment is not kept")
+        return self._write(leaf, now_ms)
+
     def abort(self, plan: bytes, stage: int, round: int, reason: AbortReason, *, now_ms: int) -> int:  # noqa: A002
         """Write that a charged round ended without a release; it stays charged. Again: the leaf that is there.
 
         Raises:
-            GateError: the round was never charged, or it was released.
+            GateError: the round was never charged, or it was released or kept.
         """
         entry = self._entry(plan, stage, round)
         if entry.end is not None and isinstance(entry.end[1], Abort):

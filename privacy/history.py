@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from privacy.checks import Check, PlanTerms
 from privacy.leaves import Abort, AbortReason, Dataset, Leaf, Plan, Release, Reserve
+from privacy.rounds import LOCAL_STAGE
 
 Place = tuple[bytes, int, int]
+_Number = tuple[bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +94,20 @@ def check_models(
         plans: terms of verified plans.
         elsewhere: what other ledgers agree was published.
     """
-    after: dict[Place, bytes] = {
-        (plan, stage, 0): model for plan, terms in plans.items() for stage, model in terms.initial.items()
-    }
-    after.update({place: one.model for place, one in elsewhere.items()})
-    after.update({place: one.model for place, one in published(leaves).items()})
-    starts: dict[Place, bytes] = {}
-    lost: dict[Place, bytes] = {}
-    derived = faults = 0
+    after: dict[_Number, bytes] = {(plan, 0): terms.initial for plan, terms in plans.items()}
+    for known in (elsewhere, published(leaves)):
+        after.update({(plan, number): one.model for (plan, _, number), one in known.items()})
+    starts: dict[_Number, bytes] = {}
+    lost: dict[_Number, bytes] = {}
+    charged = derived = faults = 0
     for number, leaf in enumerate(leaves):
-        if isinstance(leaf, Abort) and leaf.reason is AbortReason.LOST:
-            place = (leaf.plan, leaf.stage, leaf.round)
-            lost[place] = starts.get(place, b"")
+        if isinstance(leaf, Abort) and leaf.reason is AbortReason.LOST and leaf.stage != LOCAL_STAGE:
+            lost[leaf.plan, leaf.round] = starts.get((leaf.plan, leaf.round), b"")
         if not isinstance(leaf, Reserve):
             continue
-        starts[leaf.plan, leaf.stage, leaf.round] = leaf.model
-        before = (leaf.plan, leaf.stage, leaf.round - 1)
+        charged += 1
+        starts[leaf.plan, leaf.round] = leaf.model
+        before = (leaf.plan, leaf.round - 1)
         where, expected = f"round {leaf.round} of stage {leaf.stage}", after.get(before)
         if expected is None and before in lost:
             derived += leaf.model == lost[before]
@@ -120,8 +120,8 @@ def check_models(
                 faults += 1
                 yield Check("models", False, number, f"{where} starts from another model than the round before led to")
     if not faults:
-        message = f"{derived} of {len(starts)} rounds start from the model to which the round before led"
-        if derived < len(starts):
+        message = f"{derived} of {charged} rounds start from the model to which the round before led"
+        if derived < charged:
             message += "; for the others no ledger here says which that was"
         yield Check("models", True, None, message)
 

@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any, ClassVar, Final, Self
 
 from privacy import fields
@@ -19,20 +18,14 @@ from privacy.canonical import canonical_json, parse_canonical
 from privacy.errors import MalformedError
 from privacy.events import Event, canonical, event_from_json
 from privacy.handover import Carry, Recovered, Successor
+from privacy.rounds import Abort, AbortReason, Commit, Keep, Release, Reserve
+
+__all__ = ["Abort", "AbortReason", "Caps", "Carry", "Commit", "Dataset", "Keep", "Key", "Leaf", "Plan", "Record"]
+__all__ += ["Recovered", "Release", "Reserve", "Successor", "coarse_time"]
 
 UNIT: Final = "patient at one silo"
 RELATION: Final = "add or remove one"
 MAXIMUM_BYTES: Final = 64 << 10
-
-
-class AbortReason(StrEnum):
-    """Why a charged round ended without a release of which the silo knows."""
-
-    CRASHED = "crashed"
-    LOST = "lost"
-    DROPPED = "dropped"
-    FAILED = "failed"
-    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,63 +106,7 @@ class Plan:
     relation: str = RELATION
 
 
-@dataclass(frozen=True, slots=True)
-class Reserve:
-    """One round is charged, before anything is read. `model` is the hash of the model that it starts from."""
-
-    TYPE: ClassVar = "RESERVE"
-    plan: bytes
-    stage: int
-    round: int
-    event: Event
-    model: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """The round's update exists; `reserve` is the leaf number of its reservation, `update` a keyed commitment."""
-
-    TYPE: ClassVar = "COMMIT"
-    plan: bytes
-    stage: int
-    round: int
-    reserve: int
-    update: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """A charged round ended without a known release. Stage 0 and round 0 end the job itself."""
-
-    TYPE: ClassVar = "ABORT"
-    plan: bytes
-    stage: int
-    round: int
-    reason: AbortReason
-
-    def __post_init__(self) -> None:
-        if (self.stage == 0) != (self.round == 0):
-            raise ValueError("stage and round are both 0 or neither")
-
-    @property
-    def ends_job(self) -> bool:
-        """Whether this leaf ends the job rather than a round."""
-        return self.stage == 0
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """The sum of a round was published and acknowledged by t silos: hashes of it and of the model that it led to."""
-
-    TYPE: ClassVar = "RELEASE"
-    plan: bytes
-    stage: int
-    round: int
-    sum: bytes
-    model: bytes
-
-
-Leaf = Key | Dataset | Plan | Reserve | Commit | Abort | Release | Successor | Recovered | Carry
+Leaf = Key | Dataset | Plan | Reserve | Commit | Abort | Release | Keep | Successor | Recovered | Carry
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +221,7 @@ _FIELDS: Final[dict[type[Leaf], dict[str, Callable[[object], Any]]]] = {
     Commit: {**_PLACE, "reserve": fields.count, "update": fields.digest},
     Abort: {"plan": fields.digest, "stage": fields.count, "round": fields.count, "reason": _reason},
     Release: {**_PLACE, "sum": fields.digest, "model": fields.digest},
+    Keep: _PLACE,
     Successor: {
         "old": fields.digest,
         "key": fields.digest,

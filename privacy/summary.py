@@ -23,6 +23,7 @@ class JobSummary:
     caps: Caps
     rounds_charged: int
     rounds_released: int
+    rounds_kept: int
     spent: Epsilon
     spent_alone: Epsilon
 
@@ -46,7 +47,8 @@ def summarise(leaves: Iterable[Leaf]) -> tuple[tuple[JobSummary, ...], LifeSpend
             claimed_alone=job.terms.epsilon_alone,
             caps=job.terms.caps,
             rounds_charged=len(job.rounds),
-            rounds_released=len(job.rounds) - job.unreleased(),
+            rounds_released=sum(entry.released for entry in job.rounds.values()),
+            rounds_kept=sum(entry.kept for entry in job.rounds.values()),
             spent=epsilon(job.events(), job.terms.delta),
             spent_alone=epsilon_alone(job.events(), job.terms.delta),
         )

@@ -216,10 +216,10 @@ def _check_reserve(number: int, leaf: Reserve, account: Account, terms: PlanTerm
     stage = terms.stages.get(leaf.stage) if terms else None
     if stage is None:
         yield fault(f"{where} is in no signed plan")
-    elif leaf.event != stage[0]:
+    elif leaf.event != stage.event:
         yield fault(f"{where} is charged with an event that is not the signed plan's")
-    elif leaf.round > stage[1]:
-        yield fault(f"{where} comes after the last of the plan's {stage[1]} rounds")
+    elif not stage.first <= leaf.round < stage.first + stage.rounds:
+        yield fault(f"{where} is none of the {stage.rounds} rounds of that stage, which begin with {stage.first}")
     if account.unresolved:
         yield fault(f"{where} was charged while round {account.unresolved[0].round} was unresolved")
 

@@ -25,6 +25,7 @@ from feddrm.contract.signed_plan import SignedPlan, verify_plan
 from feddrm.method.layout import initial_model, layout_of
 from feddrm.method.update import model_hash
 from privacy.account import LifeSpend
+from privacy.checks import StageTerms
 from privacy.errors import MalformedError
 from privacy.history import Place, Published, published
 from privacy.leaves import Leaf, Record
@@ -199,12 +200,12 @@ def _plans(court: _Court, exhibit: Exhibit) -> tuple[Plans, list[Check]]:
 
 def _terms(signed: SignedPlan) -> PlanTerms:
     plan, cost = signed.plan, charge(signed.plan)
-    stages = {STAGE_TRAIN: (cost.round_event, plan.training.rounds)} if cost.round_event else {}
+    stages = {STAGE_TRAIN: StageTerms(cost.round_event, 1, plan.training.rounds)} if cost.round_event else {}
     return PlanTerms(
         name=plan.name,
         delta=cost.delta,
         stages=stages,
         patient=plan.schema_.patient,
         schema=schema_hash(plan),
-        initial={STAGE_TRAIN: model_hash(initial_model(layout_of(plan), signed.hash))},
+        initial=model_hash(initial_model(layout_of(plan), signed.hash)),
     )

@@ -13,7 +13,7 @@ from typing import Any
 from feddrm.audit.exhibit import Exhibit
 from feddrm.cli import printable
 from privacy.errors import MalformedError
-from privacy.leaves import Abort, Commit, Dataset, Key, Leaf, Plan, Record, Release, Reserve
+from privacy.leaves import Abort, Commit, Dataset, Keep, Key, Leaf, Plan, Record, Release, Reserve
 from privacy.merkle import Tree
 
 
@@ -44,6 +44,8 @@ def describe(leaf: Leaf) -> str:
             return f"{_place(leaf)}: no release ({leaf.reason}); stays charged"
         case Release():
             return f"{_place(leaf)}: sum {short(leaf.sum)} led to model {short(leaf.model)}"
+        case Keep():
+            return f"{_place(leaf)}: the result stays in the hospital"
         case _:
             return ", ".join(f"{name} {_value(value)}" for name, value in dataclasses.asdict(leaf).items())
 
@@ -164,5 +166,5 @@ def _value(value: object) -> str:
     return short(value) if isinstance(value, bytes) else str(value)
 
 
-def _place(leaf: Reserve | Commit | Abort | Release) -> str:
+def _place(leaf: Reserve | Commit | Abort | Release | Keep) -> str:
     return f"stage {leaf.stage} round {leaf.round}"

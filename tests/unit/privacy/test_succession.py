@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from privacy_cases import CAPS, EVENT, NOW, ORIGIN, PLAN, ROUNDS, WHOLE, note_data
 
 from privacy.accounting import claim, epsilon
-from privacy.checks import Check, PlanTerms
+from privacy.checks import Check, PlanTerms, StageTerms
 from privacy.errors import BudgetRefused, ForkFault, LedgerCorrupt, LedgerError, LedgerFault, MalformedError
 from privacy.gate import Gate
 from privacy.handover import Carry, Recovered, Successor, hand_over, recovered_from
@@ -26,7 +26,7 @@ from privacy.witness import check_proof, make_proof
 OLD, NEW, OTHER = (Ed25519PrivateKey.from_private_bytes(letter * 32) for letter in (b"o", b"n", b"x"))
 COST = claim(epsilon(WHOLE, 1e-5).pld)
 CARRY = Carry(PLAN, "job", 1e-5, COST, COST, WHOLE, "id")
-TERMS = {PLAN: PlanTerms("job", 1e-5, {1: (EVENT, ROUNDS)}, "id", bytes(32), {1: bytes(32)})}
+TERMS = {PLAN: PlanTerms("job", 1e-5, {1: StageTerms(EVENT, 1, ROUNDS)}, "id", bytes(32), bytes(32))}
 SECOND = b"q" * 32
 
 

@@ -13,6 +13,7 @@ from privacy_cases import CAPS, DATA, EVENT, NOW, ORIGIN, PLAN, ROUNDS, WHOLE, n
 
 from privacy.accounting import Epsilon, claim, epsilon
 from privacy.bundle import Bundle, export_bundle, parse_bundle
+from privacy.checks import StageTerms
 from privacy.errors import MalformedError
 from privacy.events import PoissonSubsampledGaussian
 from privacy.gate import AbortReason, Gate
@@ -26,7 +27,7 @@ from privacy.verify import Check, PlanTerms, verify_log
 
 SIGNER = Ed25519PrivateKey.from_private_bytes(b"s" * 32)
 KEY = SIGNER.public_key().public_bytes_raw()
-TERMS = {PLAN: PlanTerms("job", 1e-5, {1: (EVENT, ROUNDS)}, "id", bytes(32), {1: bytes(32)})}
+TERMS = {PLAN: PlanTerms("job", 1e-5, {1: StageTerms(EVENT, 1, ROUNDS)}, "id", bytes(32), bytes(32))}
 COST = claim(epsilon(WHOLE, 1e-5).pld)
 TIME = "2027-01-15T08:00:00Z"
 PLAN_LEAF = Plan(PLAN, "job", 1e-5, COST, COST, WHOLE, CAPS, "0.1.0")
