@@ -8,6 +8,7 @@ FLOWER_STAMP := $(FLOWER)/.installed
 FUZZ := .venv-fuzz
 FUZZ_STAMP := $(FUZZ)/.installed
 SECONDS ?= 60
+WORKERS ?= 2
 # Torch's default of one thread a core slows several processes on one machine more than tenfold.
 export OMP_NUM_THREADS ?= 1
 
@@ -26,8 +27,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Run a whole federation of six hospitals on this machine, on real data
 	$(BIN)/feddrm demo $(DEMO)
 
-test: $(STAMP)  ## Run all tests but the soak tests
-	$(BIN)/python -m pytest $(TEST)
+test: $(STAMP)  ## Run all tests but the soak tests (TEST=path; WORKERS=0: in one process)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TEST)
 
 soak: $(STAMP)  ## Run the long tests, and look for new examples against the properties
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'soak or hypothesis' --timeout 7200 $(TEST)
