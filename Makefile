@@ -28,7 +28,7 @@ demo: $(STAMP)  ## Run a whole federation of six hospitals on this machine, on r
 	$(BIN)/feddrm demo $(DEMO)
 
 test: $(STAMP)  ## Run all tests but the soak tests (TEST=path; WORKERS=0: in one process)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(TEST)
 
 soak: $(STAMP)  ## Run the long tests, and look for new examples against the properties
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'soak or hypothesis' --timeout 7200 $(TEST)

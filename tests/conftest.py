@@ -8,9 +8,18 @@ examples are kept: one that fails is frozen as a test. What a test sets itself w
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+LOOK_AT_THE_SMALL_FEDERATION = {
+    "test_report_in_chromium.py",
+    "test_small_federation.py",
+    "test_traffic.py",
+    "test_wrong_inputs.py",
+}
 
 settings.register_profile(
     "repeatable", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -21,9 +30,14 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests share its fixtures, and those who look at the small federation share that one, in one process."""
-    for item in items:
-        group = "small" if "small" in getattr(item, "fixturenames", ()) else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hands whole files to a worker, in order; all that look at the one small federation go to the same."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return "small" if Path(file).name in LOOK_AT_THE_SMALL_FEDERATION else file
+
+    return Files(config, log)
