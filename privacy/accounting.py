@@ -21,6 +21,7 @@ from privacy.events import (
     PoissonSubsampledGaussian,
     canonical,
 )
+from privacy.lattice import gaussian_mu, log_ratio, sampling_distance, tau
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,13 +44,6 @@ CLAIM_DECIMALS: Final = 6
 MINIMUM_DELTA: Final = 1e-8
 STEP_SLACK: Final = 2.0**-51
 FIXED_SLACK: Final = 1e-12
-# What a discrete Gaussian gives away of its variance, in integers squared, to be a rounded continuous one: the less,
-# the larger the ratio by which the two differ (`log_ratio`; docs/privacy.md has the proof). Four is 1.6 % of the least
-# variance that an event may have, and leaves a ratio of 1 + 1e-33 a coordinate.
-SMOOTHING_VARIANCE: Final = 4
-# Total variation distance of a drawn discrete Gaussian to the exact one (privacy.discrete.DISTANCE, which a test
-# compares).
-SAMPLER_DISTANCE: Final = 2.0**-100
 # What `claim` says where there is no bound worth writing down: more than any cap can be (leaves.Caps), and finite.
 OVER_EVERY_CAP: Final = 1e9
 
@@ -102,42 +96,6 @@ def claim(value: float) -> float:
 
 
 _UNBOUNDED: Final = Epsilon(OVER_EVERY_CAP, OVER_EVERY_CAP)
-
-
-def log_ratio(event: Event) -> float:
-    """Largest |log| of the ratio between the densities of what `event` releases and of a function of the continuous
-    Gaussian that stands for it in `gaussian_mu`; at most 1e-16 for any event, 0 for continuous noise.
-
-    A coordinate costs at most 3 eta for each share, eta = 2.001 exp(-2 pi^2 SMOOTHING_VARIANCE) (docs/privacy.md).
-    """
-    if isinstance(event, PoissonSubsampledGaussian):
-        return 0.0
-    return _draws(event) * 3 * 2.001 * math.exp(-2 * math.pi**2 * SMOOTHING_VARIANCE)
-
-
-def gaussian_mu(event: Event) -> float | None:
-    """Sensitivity over standard deviation of the one Gaussian release that the event amounts to; None where patients
-    are sampled."""
-    match event:
-        case PoissonSubsampledGaussian():
-            square = event.steps / event.noise_multiplier**2
-            return math.sqrt(square) if event.sampling_rate == 1 else None
-        case LocalDiscreteGaussian():
-            variance = event.scale**2
-        case DistributedDiscreteGaussian():
-            variance = event.shares * event.scale**2
-    return math.sqrt(event.steps * event.sensitivity**2 / (variance - SMOOTHING_VARIANCE))
-
-
-def sampling_distance(event: Event) -> float:
-    """Total variation distance of all that is drawn for `event` to the noise that it promises; 0 for continuous noise,
-    whose floating point docs/privacy.md treats apart."""
-    return 0.0 if isinstance(event, PoissonSubsampledGaussian) else _draws(event) * SAMPLER_DISTANCE
-
-
-def _draws(event: LocalDiscreteGaussian | DistributedDiscreteGaussian) -> int:
-    shares = event.shares if isinstance(event, DistributedDiscreteGaussian) else 1
-    return shares * event.dimension * event.steps
 
 
 @lru_cache(maxsize=4096)
@@ -213,15 +171,9 @@ def _curve(step: Event) -> npt.NDArray[np.float64]:
             accountant.compose(dp_event.ZCDpEvent(rho=(step.sensitivity / step.scale) ** 2 / 2))
         case DistributedDiscreteGaussian():
             rho = (step.sensitivity / step.scale) ** 2 / (2 * step.shares)
-            accountant.compose(dp_event.ZCDpEvent(rho=rho, xi=step.dimension * tau(step.scale, step.shares)))
+            accountant.compose(dp_event.ZCDpEvent(rho=rho, xi=step.dimension * tau(step.scale**2, step.shares)))
     curve: npt.NDArray[np.float64] = accountant.rdp
     return curve
-
-
-def tau(scale: float, shares: int) -> float:
-    """How far the sum of `shares` discrete Gaussians is from being one: tau of Kairouz, Liu and Steinke 2021,
-    proposition 14. From scale 16 on it is below the smallest float."""
-    return 10 * math.fsum(math.exp(-2 * (math.pi * scale) ** 2 * k / (k + 1)) for k in range(1, shares))
 
 
 def _not_an_excluded_order(record: logging.LogRecord) -> bool:
