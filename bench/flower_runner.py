@@ -1,8 +1,9 @@
 """Flower's side of the comparison, run by the interpreter of the virtual environment that has `flwr`.
 
 Flower's own `SecAggPlusWorkflow` and `secaggplus_mod`, unmodified, over a grid that hands each message to the client
-in the same process. What is not secure aggregation is left out, in Flower's favour: no transport, no training, no model
-sent to the clients, and a strategy that takes the sum as it is.
+in the same process. A client's work begins with its update as an array and ends with the last aggregate as an array, by
+the functions that a `NumPyClient` gets and gives them with. What is not secure aggregation is left out, in Flower's
+favour: no transport, no training, and a strategy that takes the sum as it is.
 
 Reads one JSON request a line on stdin, {"n", "cohort", "threshold", "dropouts"}, and answers each with one line on
 stdout, {"client_s": [CPU seconds of every survivor], "server_s": CPU seconds}, or ends with a traceback.
@@ -22,7 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.common import Code, FitIns, FitRes, Parameters, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-from flwr.compat.common.recorddict_compat import fitres_to_recorddict
+from flwr.compat.common.recorddict_compat import fitres_to_recorddict, recorddict_to_fitins
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.compat.legacy_context import LegacyContext
@@ -35,7 +36,6 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from bench.inputs import CLIP, update
 
-_NOTHING = Parameters(tensors=[], tensor_type="numpy.ndarray")
 # One example each, of at most one: every client has the whole weight, as every silo has.
 _WEIGHT = 1
 
@@ -54,18 +54,22 @@ class Proxy(ClientProxy):  # type: ignore[misc]
 
 
 class Sum(Strategy):  # type: ignore[misc]
-    """Samples everybody, sends no model, and keeps the aggregate as the workflow computed it."""
+    """Samples everybody, sends the aggregate of a round before, and keeps this one as the workflow computed it.
 
-    def __init__(self, nodes: Iterable[int]) -> None:
+    A round hands every client one aggregate, which has the form of what the workflow ends with: float64[n].
+    """
+
+    def __init__(self, nodes: Iterable[int], length: int) -> None:
         self.proxies = [Proxy(node) for node in nodes]
+        self.before = ndarrays_to_parameters([np.ones(length)])
         self.aggregate: Parameters | None = None
 
     def initialize_parameters(self, *_: Any) -> None:
-        """There is no model."""
+        """The workflow is given the round alone."""
 
     def configure_fit(self, *_: Any) -> list[tuple[Proxy, FitIns]]:
-        """Everybody, with nothing to train on."""
-        return [(proxy, FitIns(_NOTHING, {})) for proxy in self.proxies]
+        """Everybody, with what the round before gave."""
+        return [(proxy, FitIns(self.before, {})) for proxy in self.proxies]
 
     def aggregate_fit(self, _: int, results: Any, failures: Any) -> tuple[None, dict[str, Any]]:
         """The workflow gave every result the same parameters: the aggregate."""
@@ -114,17 +118,22 @@ class Loopback(Grid):  # type: ignore[misc]
         training = 0.0
 
         def train(order: Message, _: Context) -> Message:
+            """As Flower's message handler and NumPyClient do, around a training that takes no time."""
             nonlocal training
+            (received,) = parameters_to_ndarrays(recorddict_to_fitins(order.content, keep_input=True).parameters)
+            if received.shape != (self.length,):
+                raise RuntimeError("a client got another aggregate than was sent")
             start = time.process_time()
-            parameters = ndarrays_to_parameters([update(node, self.length)])
-            result = FitRes(Status(Code.OK, ""), parameters, _WEIGHT, {})
-            reply = Message(fitres_to_recorddict(result, keep_input=True), reply_to=order)
+            trained = update(node, self.length)
             training = time.process_time() - start
-            return reply
+            result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([trained]), _WEIGHT, {})
+            return Message(fitres_to_recorddict(result, keep_input=False), reply_to=order)
 
         # The server sends one object to everybody and the mod takes the stage out of what it got: a wire would copy.
         configs = message.content.config_records[RECORD_KEY_CONFIGS]
-        message.content = RecordDict({RECORD_KEY_CONFIGS: ConfigRecord(dict(configs))})
+        content = RecordDict(dict(message.content.items()))
+        content[RECORD_KEY_CONFIGS] = ConfigRecord(dict(configs))
+        message.content = content
         start = time.process_time()
         reply = secaggplus_mod(message, self._contexts[node], train)
         self.spent[node] += time.process_time() - start - training
@@ -144,7 +153,7 @@ class Loopback(Grid):  # type: ignore[misc]
 def session(n: int, cohort: int, threshold: int, dropouts: int) -> dict[str, Any]:
     """One sum. Fails unless it is the mean of the survivors' updates."""
     grid = Loopback(cohort, n, dropouts)
-    strategy = Sum(grid.nodes)
+    strategy = Sum(grid.nodes, n)
     state = RecordDict()
     state[MAIN_CONFIGS_RECORD] = ConfigRecord({WorkflowKey.CURRENT_ROUND: 1})
     state[MAIN_PARAMS_RECORD] = ArrayRecord()

@@ -44,7 +44,7 @@ class Keys:
         """Read signed bytes. Raises WireError."""
         reader = Reader(body)
         announcement, sender = reader.fixed(HASH_SIZE), reader.name()
-        transport = tuple(reader.fixed(HASH_SIZE) for _ in range(_count(reader)))
+        transport = tuple(key for (key,) in reader.rows(_count(reader), HASH_SIZE, 1))
         mask, seed, proof = (reader.fixed(HASH_SIZE) for _ in range(3))
         reader.end()
         return cls(announcement, sender, transport, mask, seed, proof)
@@ -86,10 +86,7 @@ class Shares:
         """Read signed bytes. Raises WireError."""
         reader = Reader(body)
         session, sender, tag_secret = reader.fixed(HASH_SIZE), reader.name(), reader.fixed(HASH_SIZE)
-        count = _count(reader)
-        dealt = tuple(
-            Dealt(reader.fixed(HASH_SIZE), reader.fixed(HASH_SIZE), reader.fixed(HASH_SIZE)) for _ in range(count)
-        )
+        dealt = tuple(Dealt(*row) for row in reader.rows(_count(reader), HASH_SIZE, 3))
         reader.end()
         return cls(session, sender, tag_secret, dealt)
 

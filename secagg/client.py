@@ -102,7 +102,9 @@ class AwaitingKeys(RequestState[JoinedData, "KeysReceived"]):
 
     def _respond(self, data: JoinedData, frames: Sequence[Frame]) -> KeysReceived:
         context = self._context
-        found = read_request(context, frames, Step.KEYS, context.announcement.cohort, context.announced, Keys.decode)
+        found = read_request(
+            context, frames, Step.KEYS, context.announcement.cohort, context.announced, Keys.decode, data.sent
+        )
         proofs = {frame.sender: frame.attachment for frame in frames}
         transport_secrets: dict[str, bytes] = {}
         mask_secrets: dict[str, bytes] = {}

@@ -90,7 +90,7 @@ class AwaitingShares(RequestState[DealtData, "ReadyToMask"]):
 
     def _respond(self, data: DealtData, frames: Sequence[Frame]) -> ReadyToMask:
         context, keyed = self._context, data.keyed
-        found = read_request(context, frames, Step.SHARES, keyed.u1, keyed.session, Shares.decode)
+        found = read_request(context, frames, Step.SHARES, keyed.u1, keyed.session, Shares.decode, data.sent)
         attachments = {frame.sender: frame.attachment for frame in frames}
         position = keyed.u1.index(context.me)
         held: dict[str, Held] = {}

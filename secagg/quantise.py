@@ -12,7 +12,7 @@ from secagg.errors import MisuseError
 from secagg.session import RING_BOUND
 
 # A chunk of reals stays in the first two levels of cache through all passes over it.
-_CHUNK: Final = 1 << 15
+_CHUNK: Final = 1 << 16
 
 
 def value_bound(clip: float, fraction_bits: int) -> int:

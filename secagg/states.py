@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -103,7 +103,7 @@ class RequestState(State[D], Generic[D, R]):
 
     def __init__(self, context: Context, data: D) -> None:
         super().__init__(context, data)
-        self._request: frozenset[Frame] | None = None
+        self._request: frozenset[tuple[int, str, bytes, bytes, bytes]] | None = None
         self._result: R | None = None
         # The hashes of the frames' attachments, in order: a sum of megabytes is hashed once.
         self._digests: tuple[bytes, ...] = ()
@@ -116,13 +116,16 @@ class RequestState(State[D], Generic[D, R]):
         life = self._context.life
         digests = tuple(blob_hash(frame.attachment) for frame in frames)
         # With its hash in an attachment's place a frame tells requests apart, without the bytes.
-        request = frozenset(replace(frame, attachment=digest) for frame, digest in zip(frames, digests, strict=True))
+        request = frozenset(
+            (frame.step, frame.sender, frame.body, frame.signature, digest)
+            for frame, digest in zip(frames, digests, strict=True)
+        )
         if self._request is not None:
             if life.dead:
                 raise MisuseError("this session is dead")
             if request != self._request or self._result is None:
                 life.dead = True
-                raise self._second_request(self._request, frames)
+                raise self._second_request([Frame(*fields) for fields in self._request], frames)
             return self._result
         data = self._take()
         self._request, self._digests = request, digests
@@ -153,8 +156,9 @@ def read_request(
     senders: Sequence[str],
     binding: bytes,
     decode: Any,
+    sent: Frame,
 ) -> dict[str, Signed[Any]]:
-    """Read all frames of a request: at most one a silo, each verified.
+    """Read all frames of a request: at most one a silo, each verified but `sent`, which this silo signed itself.
 
     Returns:
         By sender, in roster order.
@@ -167,7 +171,7 @@ def read_request(
     found: dict[str, Signed[Any]] = {}
     for frame in frames:
         try:
-            signed = read(frame, step, keys, binding, decode)
+            signed = read(frame, step, keys, binding, decode, sent)
         except Fault as fault:
             raise blame(context, frame, fault) from fault
         twin = found.get(frame.sender)

@@ -31,8 +31,9 @@ LENGTH: Final = 2048
 COLUMNS: Final = 11
 SHORT_BITS: Final = 11
 _LIMB_BITS: Final = 24
-# OpenBLAS starts threads for products beyond 2^18 multiplications: slower here, and not ours to take from training.
-_BLOCKS: Final = (1 << 18) // (LENGTH * COLUMNS)
+# Its float64 copy fits a second-level cache, and eight rows suit the kernels of OpenBLAS, which starts threads only for
+# products beyond 2^18 multiplications: slower here, and not ours to take from training.
+_BLOCKS: Final = 8
 _HALF: Final = 28
 _TERMS: Final = 128
 
@@ -50,20 +51,21 @@ def products(group: bytes, session: bytes, words32: NDArray[Any], words64: NDArr
     narrow = _inner(words32, short)
     high = _inner(words64, short, lambda part: part >> _LIMB_BITS)
     low = _inner(words64, short, lambda part: part & ((1 << _LIMB_BITS) - 1))
+    halves32, halves_high, halves_low = _halves(narrow), _halves(high), _halves(low)
     found = []
     for tag in range(TAGS):
         stream = Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([1 + tag])))
-        total = _dot(_long_weights(stream, len(narrow)), narrow)
+        total = _dot(_long_weights(stream, len(narrow)), *halves32)
         weights = _long_weights(stream, len(high))
-        total += _dot(weights, low) + (_dot(weights, high) << _LIMB_BITS)
+        total += _dot(weights, *halves_low) + (_dot(weights, *halves_high) << _LIMB_BITS)
         found.append(total % TAG_PRIME)
     return tuple(found)
 
 
 def _short_weights(group: bytes, session: bytes, rows: int) -> NDArray[np.float64]:
-    """R: float64[rows, COLUMNS], integers below 2^SHORT_BITS."""
+    """R: float64[rows, COLUMNS], integers below 2^SHORT_BITS; by columns in memory, which products read faster."""
     words = Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([0]))).words(rows * COLUMNS, "<u2")
-    return (words & ((1 << SHORT_BITS) - 1)).astype(np.float64).reshape(rows, COLUMNS)
+    return (words & ((1 << SHORT_BITS) - 1)).reshape(rows, COLUMNS).astype(np.float64, order="F")
 
 
 def _long_weights(stream: Keystream, count: int) -> NDArray[np.uint64]:
@@ -73,35 +75,37 @@ def _long_weights(stream: Keystream, count: int) -> NDArray[np.uint64]:
 
 def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None = None) -> NDArray[np.int64]:
     """The first level: int64[blocks * COLUMNS], exact. `limb` takes the part of each entry that is meant."""
-    blocks = -(-len(values) // LENGTH)
-    found = np.empty((blocks, COLUMNS))
-    step = _BLOCKS * LENGTH
-    buffer = np.empty(min(step, len(values)))
-    for start in range(0, len(values), step):
-        part = values[start : start + step]
+    whole, rest = divmod(len(values), LENGTH)
+    found = np.empty((whole + (rest > 0), COLUMNS))
+    blocks = values[: whole * LENGTH].reshape(whole, LENGTH)
+    buffer = np.empty((min(_BLOCKS, whole), LENGTH))
+    for at in range(0, whole, _BLOCKS):
+        part = blocks[at : at + _BLOCKS]
         entries = buffer[: len(part)]
         np.copyto(entries, part if limb is None else limb(part))
-        whole, rest = divmod(len(part), LENGTH)
-        at = start // LENGTH
-        if whole:
-            np.matmul(entries[: whole * LENGTH].reshape(whole, LENGTH), short, out=found[at : at + whole])
-        if rest:
-            np.matmul(entries[whole * LENGTH :], short[:rest], out=found[at + whole])
+        np.matmul(entries, short, out=found[at : at + len(part)])
+    if rest:
+        last = values[whole * LENGTH :]
+        np.matmul((last if limb is None else limb(last)).astype(np.float64), short[:rest], out=found[whole])
     return found.astype(np.int64).ravel()
 
 
-def _dot(weights: NDArray[np.uint64], values: NDArray[np.int64]) -> int:
-    """The inner product modulo p, up to a multiple of it; halves of 28 bits, so that 128 products fit 64 bits."""
-    if not len(values):
-        return 0
+def _halves(values: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """The residues modulo p, cut into their low and their high 28 bits."""
     residues = (values % TAG_PRIME).astype(np.uint64)
-    starts = np.arange(0, len(values), _TERMS)
-    mask, shift = np.uint64((1 << _HALF) - 1), np.uint64(_HALF)
+    return residues & np.uint64((1 << _HALF) - 1), residues >> np.uint64(_HALF)
+
+
+def _dot(weights: NDArray[np.uint64], r_low: NDArray[np.uint64], r_high: NDArray[np.uint64]) -> int:
+    """The inner product modulo p, up to a multiple of it; halves of 28 bits, so that 128 products fit 64 bits."""
+    if not len(weights):
+        return 0
+    starts = np.arange(0, len(weights), _TERMS)
 
     def partial(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> int:
         return sum(np.add.reduceat(one * other, starts).tolist())
 
-    w_low, w_high, r_low, r_high = weights & mask, weights >> shift, residues & mask, residues >> shift
+    w_low, w_high = weights & np.uint64((1 << _HALF) - 1), weights >> np.uint64(_HALF)
     middle = partial(w_low, r_high) + partial(w_high, r_low)
     return partial(w_low, r_low) + (middle << _HALF) + (partial(w_high, r_high) << (2 * _HALF))
 

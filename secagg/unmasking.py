@@ -38,6 +38,7 @@ class _Agreed:
     masked: MaskedData
     u3: tuple[str, ...]
     agreement: bytes
+    sent: Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class AwaitingConsistency(RequestState[MaskedData, tuple["AwaitingUnmask", Frame
 
     def _respond(self, data: MaskedData, frames: Sequence[Frame]) -> tuple[AwaitingUnmask, Frame]:
         context = self._context
-        found = read_request(context, frames, Step.MASKED, data.u2, data.session, Masked.decode)
+        found = read_request(context, frames, Step.MASKED, data.u2, data.session, Masked.decode, data.sent)
         for name, signed in found.items():
             if signed.body.transcript != data.transcript:
                 evidence = loose([data.sent, signed.frame])
@@ -92,7 +93,7 @@ class AwaitingConsistency(RequestState[MaskedData, tuple["AwaitingUnmask", Frame
         value = agreement(data.session, data.u1, data.u2, masked, data.transcript)
         body = Consistency(data.session, context.me, value)
         frame = sign(Step.CONSISTENCY, context.me, body.encode(), context.signer)
-        return AwaitingUnmask(context, _Agreed(data, tuple(found), value)), frame
+        return AwaitingUnmask(context, _Agreed(data, tuple(found), value, frame)), frame
 
 
 class AwaitingUnmask(RequestState[_Agreed, tuple["AwaitingSum", Frame]]):
@@ -114,7 +115,7 @@ class AwaitingUnmask(RequestState[_Agreed, tuple["AwaitingSum", Frame]]):
 
     def _respond(self, data: _Agreed, frames: Sequence[Frame]) -> tuple[AwaitingSum, Frame]:
         context, masked = self._context, data.masked
-        found = read_request(context, frames, Step.CONSISTENCY, data.u3, masked.session, Consistency.decode)
+        found = read_request(context, frames, Step.CONSISTENCY, data.u3, masked.session, Consistency.decode, data.sent)
         for name, signed in found.items():
             if signed.body.agreement != data.agreement:
                 evidence = loose([signed.frame])

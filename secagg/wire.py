@@ -8,6 +8,7 @@ is equal bytes. The bodies of the steps are in secagg.bodies.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -41,6 +42,10 @@ class Step(IntEnum):
     ABORT = 7
 
 
+# A set of integers, since looking through the members of an IntEnum costs more than all other checks of a frame.
+_STEPS: Final = frozenset(int(step) for step in Step)
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One signed message. `sender` is a silo's name, or empty for the coordinator.
@@ -59,7 +64,7 @@ class Frame:
     attachment: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        if self.step not in Step.__members__.values():
+        if self.step not in _STEPS:
             raise WireError(f"there is no step {self.step}")
         if self.sender != COORDINATOR:
             check_name(self.sender)
@@ -70,9 +75,18 @@ class Frame:
         if len(self.attachment) > MAXIMUM_ATTACHMENT:
             raise WireError(f"an attachment of {len(self.attachment)} bytes exceeds the limit")
 
+    def says_the_same(self, other: Frame) -> bool:
+        """Whether both are one signed message, byte for byte, whatever is attached."""
+        return (self.step, self.sender, self.body, self.signature) == (
+            other.step,
+            other.sender,
+            other.body,
+            other.signature,
+        )
+
     def without_attachment(self) -> Frame:
         """The same signed message without the bytes that its body binds by hash."""
-        return Frame(self.step, self.sender, self.body, self.signature)
+        return Frame(self.step, self.sender, self.body, self.signature) if self.attachment else self
 
 
 def check_name(name: str) -> str:
@@ -159,6 +173,10 @@ class Reader:
         value = self._data[self._at : end]
         self._at = end
         return value
+
+    def rows(self, count: int, size: int, width: int) -> list[tuple[bytes, ...]]:
+        """`count` rows of `width` byte strings of `size` bytes each."""
+        return list(struct.iter_unpack(f"{size}s" * width, self.fixed(count * size * width)))
 
     def uint(self, size: int) -> int:
         """An unsigned integer of `size` bytes."""

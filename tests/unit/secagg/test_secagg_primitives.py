@@ -12,6 +12,7 @@ from typing import Any
 import cryptography_vectors
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 from secagg_harness import Federation, stream
@@ -19,7 +20,7 @@ from secagg_harness import Federation, stream
 from secagg import labels
 from secagg.bodies import Keys
 from secagg.errors import MisuseError, WireError
-from secagg.keys import KeyPair, check_public, derive, framed
+from secagg.keys import KeyPair, check_public, derive, framed, sign, signature_valid
 from secagg.pairing import Streams
 from secagg.shamir import PRIME, combine, lagrange_at_zero, parse, split
 from secagg.wire import Step
@@ -105,6 +106,26 @@ def test_keys_of_the_wrong_length_are_refused(size: int) -> None:
         check_public(bytes([9] * size))
     with pytest.raises(WireError):
         KeyPair.from_private(b"k" * 32).agree(bytes([9] * size))
+
+
+def test_no_key_of_low_order_signs() -> None:
+    """Under the neutral element as a key one signature fits every message, where nobody looks: a silo enrolled with it
+    could deny all that it ever signed."""
+    neutral = b"\1" + bytes(31)
+    anything = neutral + bytes(32)
+    for body in (b"one", b"another"):
+        Ed25519PublicKey.from_public_bytes(neutral).verify(anything, framed(labels.SIGN[Step.KEYS], body))
+        assert not signature_valid(Step.KEYS, body, anything, neutral)
+
+
+def test_keys_and_signatures_of_another_length_verify_nothing() -> None:
+    signer = Ed25519PrivateKey.generate()
+    key, signature = signer.public_key().public_bytes_raw(), sign(Step.KEYS, "a", b"body", signer).signature
+    assert signature_valid(Step.KEYS, b"body", signature, key)
+    for size in (0, 31, 33):
+        assert not signature_valid(Step.KEYS, b"body", signature, (2 * key)[:size])
+    for size in (0, 63, 65):
+        assert not signature_valid(Step.KEYS, b"body", (2 * signature)[:size], key)
 
 
 # Shamir
