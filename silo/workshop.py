@@ -9,6 +9,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from feddrm.contract.errors import FeddrmError, InputError, MissingExtraError
@@ -30,14 +31,17 @@ logger = logging.getLogger("silo")
 def require_torch(threads: int) -> None:
     """Import torch and set its threads: with the default, agents on one machine slow each other 20 times down.
 
+    opacus must be there and is not imported: that takes longer than torch itself, and who only predicts needs none.
+
     Raises:
         MissingExtraError: torch or opacus is not installed.
     """
     try:
-        import opacus  # noqa: F401
         import torch
     except ImportError as error:
         raise MissingExtraError("feddrm-silo", "silo", error.name or "torch") from error
+    if find_spec("opacus") is None:
+        raise MissingExtraError("feddrm-silo", "silo", "opacus")
     torch.set_num_threads(threads)
 
 
