@@ -8,6 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from privacy_cases import CAPS, NOW, ORIGIN, PLAN, note_data
 
+from privacy import accounting
 from privacy.accounting import claim, epsilon, epsilon_alone
 from privacy.checks import StageTerms
 from privacy.errors import BudgetRefused, GateError, MalformedError
@@ -207,6 +208,13 @@ def test_an_honest_log_of_all_stages_passes() -> None:
     checks = checked(log(*rounds(PLACES)))
     assert not failed(checks)
     assert "6 of 6 rounds start" in next(check.message for check in checks if check.name == "models")
+
+
+def test_an_audit_computes_epsilon_for_a_job_and_not_for_a_leaf() -> None:
+    """Of the whole job and of what was charged, each with and without secure aggregation: four figures at most."""
+    accounting._epsilon.cache_clear()
+    checked(log(*rounds(PLACES[:3])))
+    assert accounting._epsilon.cache_info().misses == 4
 
 
 @pytest.mark.parametrize("which", [0, 1])
