@@ -15,9 +15,11 @@ from privacy.errors import MalformedError
 from privacy.ledger import Ledger
 from privacy.note import check_origin
 
-FORMAT: Final = "feddrm ledger bundle 1"
+FORMAT: Final = "feddrm ledger bundle 2"
 MAXIMUM_BUNDLE: Final = 256 << 20
-_FIELDS: Final = frozenset({"format", "origin", "leaves", "head", "witnessed", "roster", "plans"})
+_FIELDS: Final = frozenset(
+    {"format", "origin", "leaves", "head", "witnessed", "sightings", "roster", "rosters", "plans"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,9 @@ class Bundle:
         leaves: bytes of all leaves in order.
         head: signed note.
         witnessed: by origin, the newest head that this silo saw of each peer (signed notes).
+        sightings: proofs that peers charged jobs (privacy.proofs).
         roster: the signed roster, as the text it was stored in.
+        rosters: those that this silo had pinned before, likewise.
         plans: the signed plans, likewise.
     """
 
@@ -37,11 +41,21 @@ class Bundle:
     leaves: tuple[bytes, ...]
     head: bytes
     witnessed: Mapping[str, bytes]
+    sightings: tuple[bytes, ...]
     roster: str
+    rosters: tuple[str, ...]
     plans: tuple[str, ...]
 
 
-def export_bundle(ledger: Ledger, *, witnessed: Mapping[str, bytes], roster: str, plans: Sequence[str]) -> str:
+def export_bundle(
+    ledger: Ledger,
+    *,
+    witnessed: Mapping[str, bytes],
+    roster: str,
+    plans: Sequence[str],
+    sightings: Sequence[bytes] = (),
+    rosters: Sequence[str] = (),
+) -> str:
     """The bundle of `ledger` as text.
 
     Args:
@@ -49,6 +63,8 @@ def export_bundle(ledger: Ledger, *, witnessed: Mapping[str, bytes], roster: str
         witnessed: by origin (feddrm/<federation>/<silo>), the newest head held of each peer (signed notes).
         roster: the signed roster in its text form.
         plans: the signed plans of all jobs in the ledger, in their text form.
+        sightings: proofs that peers charged jobs (privacy.proofs).
+        rosters: signed rosters that were pinned before, in their text form.
 
     Raises:
         MalformedError: an origin among `witnessed` is none.
@@ -60,7 +76,9 @@ def export_bundle(ledger: Ledger, *, witnessed: Mapping[str, bytes], roster: str
             "head": ledger.head().decode(),
             "leaves": [body.decode() for body in ledger.bodies()],
             "witnessed": {check_origin(origin): note.decode() for origin, note in sorted(witnessed.items())},
+            "sightings": [one.decode() for one in sightings],
             "roster": roster,
+            "rosters": list(rosters),
             "plans": list(plans),
         },
         indent=1,
@@ -90,7 +108,9 @@ def parse_bundle(text: bytes) -> Bundle:
         tuple(_text(leaf).encode() for leaf in _list(fields["leaves"])),
         _text(fields["head"]).encode(),
         {check_origin(origin): _text(note).encode() for origin, note in witnessed.items()},
+        tuple(_text(one).encode() for one in _list(fields["sightings"])),
         _text(fields["roster"]),
+        tuple(_text(one) for one in _list(fields["rosters"])),
         tuple(_text(plan) for plan in _list(fields["plans"])),
     )
 

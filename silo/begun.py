@@ -11,7 +11,7 @@ from typing import Final
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.files import atomic_write
 from privacy.ledger import Ledger
-from silo.books import shown_sizes
+from silo.books import SHOWN, shown_sizes
 from silo.database import LEDGER_REMEDY
 from silo.home import Home
 from silo.state import State
@@ -60,6 +60,12 @@ def refuse_older(ledger: Ledger, state: State) -> None:
             " copy.",
             remedy=LEDGER_REMEDY,
         )
+
+
+def forget_shown(state: State, size: int) -> None:
+    """A new ledger stands in the place of the one that was shown to peers; so far it has `size` leaves and was not."""
+    if max(shown_sizes(state), default=0) > size:
+        state.set_fact(SHOWN, b"")
 
 
 def remember(home: Home, state: State) -> None:

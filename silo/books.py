@@ -14,8 +14,10 @@ from feddrm.contract.policy import Policy
 from feddrm.contract.release import schema_hash
 from privacy.commitments import commit_update
 from privacy.events import Event
+from privacy.handover import Carry
 from privacy.leaves import AbortReason, Caps, Dataset, Plan, Reserve
 from privacy.note import open_head
+from privacy.proofs import MAXIMUM_LEAVES, sighting_of
 from privacy.witness import check_proof, make_proof
 from secagg.session import Announcement
 from silo.context import Context, Work, commitment_key
@@ -23,7 +25,7 @@ from silo.effects import DataLoaded
 from silo.peers import Heads
 from silo.state import Integers, Job, State
 
-_SHOWN: Final = "heads shown"
+SHOWN: Final = "heads shown"
 _ALLOCATED: Final = "allocated"
 _REMEMBERED: Final = 16
 
@@ -35,7 +37,7 @@ def origin_of(federation: str, silo: str) -> str:
 
 def shown_sizes(state: State) -> frozenset[int]:
     """Sizes of the ledger, in leaves, that this silo showed to its peers of late."""
-    return frozenset(int(size) for size in (state.fact(_SHOWN) or b"").split())
+    return frozenset(int(size) for size in (state.fact(SHOWN) or b"").split())
 
 
 def _software() -> str:
@@ -123,6 +125,11 @@ class Books:
         leaves = (record.leaf for record in self._context.ledger.leaves())
         return next((leaf for leaf in leaves if isinstance(leaf, Dataset)), None)
 
+    def patient(self) -> str | None:
+        """The patient column that is fixed for this silo's life, also by a job of a ledger that was lost."""
+        leaves = (record.leaf for record in self._context.ledger.leaves())
+        return next((leaf.patient for leaf in leaves if isinstance(leaf, Dataset | Carry)), None)
+
     def behind(self, work: Work, job: Job) -> bool:
         """Whether the ledger knows of rounds that agent.db does not: then agent.db is an older copy.
 
@@ -201,11 +208,12 @@ class Books:
             raise LookupError("a round is joined that was not charged and committed")
         shown = shown_sizes(self._context.state)
         recent = sorted(shown | {ledger.size})[-_REMEMBERED:]
-        self._context.state.set_fact(_SHOWN, " ".join(map(str, recent)).encode())
-        return make_proof(ledger, (reservation.leaf, commit), sizes, shown)
+        self._context.state.set_fact(SHOWN, " ".join(map(str, recent)).encode())
+        succession = ledger.succession()[-(MAXIMUM_LEAVES - 2) :]
+        return make_proof(ledger, (reservation.leaf, commit, *succession), sizes, shown)
 
     def witness(self, work: Work, peer: str, proof: bytes, announcement: Announcement) -> None:
-        """Check a peer's proof and keep its head, durably.
+        """Check a peer's proof, and keep its head and the proof that it charged this job, durably.
 
         Raises:
             LedgerFault: the peer's ledger is at fault.
@@ -213,18 +221,21 @@ class Books:
         """
         origin = origin_of(self._context.federation, peer)
         key = self._context.identities((peer,))[peer]
+        known = self._heads.head(peer)
         note = check_proof(
             proof,
             origin=origin,
             key=key,
-            witnessed=self._heads.head(peer),
+            witnessed=known and known[0],
+            witnessed_key=known and known[1],
             plan=announcement.plan,
             stage=announcement.stage,
             round=announcement.round,
             event=event_of(work),
             model=announcement.model,
         )
-        self._heads.set_head(peer, open_head(note, origin, key).size, note)
+        self._heads.set_head(peer, open_head(note, origin, key).size, note, key)
+        self._heads.sight(peer, announcement.plan, sighting_of(proof))
 
     def _open(self, work: Work, number: int) -> bool:
         unresolved = self._context.gate.unresolved

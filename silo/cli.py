@@ -14,14 +14,13 @@ import typer
 
 from feddrm.cli import Format, FormatOption, emit, make_app, now_ms, require_extra, run, table
 from feddrm.contract.errors import ExitCode, UnreachableError
-from silo import enrolment
+from silo import enrolment, ledger_cli
 
 app = make_app("feddrm-silo", "The hospital's agent: trains and answers here, under this hospital's own policy.")
 data_app = make_app("data", "The hospital's table.")
-ledger_app = make_app("ledger", "The privacy ledger.")
 app.add_typer(data_app, name="data")
-app.add_typer(ledger_app, name="ledger")
 enrolment.register(app)
+ledger_cli.register(app)
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="This silo's directory.")]
 PlanOption = Annotated[Path, typer.Option("--plan", metavar="PLAN", help="A plan.toml, or a signed plan.")]
@@ -145,41 +144,6 @@ def data_check(
 
     found = check_table(file, load_plan(plan, load_silo_home(directory)))
     emit(form, found, f"{file}: {found['records']} records of {found['patients']} patients fit the schema.")
-
-
-@ledger_app.command("export")
-def ledger_export(
-    directory: Directory,
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Where the bundle goes.")],
-    form: FormatOption = Format.TEXT,
-) -> None:
-    """Export the ledger for an auditor; no private key and no record goes with it."""
-    from silo.export import export_ledger
-
-    leaves = export_ledger(directory, out)
-    root = directory / "startup" / "federation.root"
-    check = f"feddrm-audit verify {out} --root {root}"
-    emit(form, {"out": str(out), "leaves": leaves}, f"Wrote {leaves} leaves to {out}. Check: {check}")
-
-
-@ledger_app.command("evidence")
-def ledger_evidence(
-    directory: Directory,
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FOLDER", help="Where the files go.")],
-    form: FormatOption = Format.TEXT,
-) -> None:
-    """Export what this silo holds against others: its accusations that carry evidence, a file each.
-
-    A file names the accused, the accuser and the cohort; it holds no private key of this silo but those of single
-    pairs in sessions that are over.
-    """
-    from silo.export import export_evidence
-
-    files = export_evidence(directory, out)
-    root = directory / "startup" / "federation.root"
-    lines = [f"Wrote {len(files)} files of evidence to {out}."]
-    lines += [f"Judge it: feddrm-audit evidence {file} --root {root}" for file in files]
-    emit(form, {"out": str(out), "files": [str(file) for file in files]}, "\n".join(lines))
 
 
 def main() -> None:

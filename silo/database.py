@@ -18,7 +18,7 @@ from typing import Final, Self
 from feddrm.contract.errors import InputError
 from feddrm.contract.files import file_error
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 # A reader that stays away from the log's end for longer than this only postpones the log's truncation.
 _CHECKPOINT_WAIT_MS: Final = 200
 _WAIT_MS: Final = 5000
@@ -50,7 +50,8 @@ CREATE TABLE releases (
 ) STRICT;
 CREATE TABLE evidence (serial INTEGER PRIMARY KEY, plan BLOB, round INTEGER, text TEXT NOT NULL) STRICT;
 CREATE TABLE cases (serial INTEGER PRIMARY KEY, plan BLOB, round INTEGER, text TEXT NOT NULL) STRICT;
-CREATE TABLE heads (silo TEXT PRIMARY KEY, size INTEGER NOT NULL, note BLOB NOT NULL) STRICT;
+CREATE TABLE heads (silo TEXT PRIMARY KEY, size INTEGER NOT NULL, note BLOB NOT NULL, key BLOB NOT NULL) STRICT;
+CREATE TABLE sightings (silo TEXT, plan BLOB, sighting BLOB NOT NULL, PRIMARY KEY (silo, plan)) STRICT;
 CREATE TABLE answers (
   query BLOB PRIMARY KEY, querier TEXT NOT NULL, day INTEGER NOT NULL, records INTEGER NOT NULL, answer BLOB NOT NULL
 ) STRICT;
@@ -66,9 +67,9 @@ NO_RESTORE: Final = (
 
 LEDGER_REMEDY: Final = (
     "Do not put back a copy of it: to the peers that is a rollback, and they exclude this silo. Do not delete it"
-    " either: what was spent stays spent. Keep state/ as it is and ask the federation's operator: the auditor can tell"
-    " from the newest export and the peers' heads how much was spent. This silo takes part again only under a new name"
-    " and ledger, with a policy whose caps for life are what that leaves."
+    " either: what was spent stays spent. Keep state/ as it is and ask the federation's operator for the other"
+    " hospitals' exports. This silo takes part again under new keys, with a new ledger that is charged in full for all"
+    " jobs of the lost one: feddrm-silo keys new, then feddrm-silo ledger recover."
 )
 
 

@@ -15,6 +15,7 @@ from silo.books import origin_of
 from silo.database import LEDGER_REMEDY
 from silo.home import Home
 from silo.peers import Heads
+from silo.recovery import carried_plans
 from silo.state import State
 
 
@@ -33,8 +34,10 @@ def export_ledger(directory: Path, out: Path) -> int:
     # Heads and plans first: a ledger read later holds all that they belong to.
     state = State.read(home.database)
     try:
-        heads = {origin_of(member.federation, name): note for name, (_, note) in Heads(state).heads().items()}
-        plans = [signed.to_json() for signed in state.plans()]
+        peers = Heads(state)
+        heads = {origin_of(member.federation, name): note for name, (_, note) in peers.heads().items()}
+        sightings = peers.sightings()
+        plans = [signed.to_json() for signed in (*state.plans(), *carried_plans(state))]
     finally:
         state.close()
     try:
@@ -43,7 +46,14 @@ def export_ledger(directory: Path, out: Path) -> int:
         raise VerificationError(f"The ledger was changed or damaged: {error}.", remedy=LEDGER_REMEDY) from error
     except LedgerError as error:
         raise InputError(f"The ledger cannot be read: {error}.") from error
-    bundle = export_bundle(ledger, witnessed=heads, roster=member.signed_roster.to_json(), plans=plans)
+    bundle = export_bundle(
+        ledger,
+        witnessed=heads,
+        sightings=sightings,
+        roster=member.signed_roster.to_json(),
+        rosters=[signed.to_json() for signed in member.pin.history()],
+        plans=list(dict.fromkeys(plans)),
+    )
     atomic_write(out, bundle.encode())
     return ledger.size
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from feddrm.audit.exhibit import Exhibit
-from feddrm.audit.heads import check_held, only_itself, witnesses_of
+from feddrm.audit.heads import charged_by, check_held, only_itself, witnesses_of
 from feddrm.contract.announce import STAGE_TRAIN
 from feddrm.contract.charge import charge
 from feddrm.contract.errors import FeddrmError, VerificationError
@@ -31,6 +31,7 @@ from privacy.history import Place, Published, published
 from privacy.leaves import Leaf, Record
 from privacy.merkle import Tree
 from privacy.note import open_head
+from privacy.succession import open_any
 from privacy.summary import JobSummary, summarise
 from privacy.verify import UNWITNESSED, Check, PlanTerms, verify_log
 
@@ -58,7 +59,7 @@ class Verdict:
 
 def judge(anchor: FederationRoot, exhibits: Sequence[Exhibit]) -> tuple[Verdict, ...]:
     """Verify all bundles together; each one's peers are the witnesses of its ledger."""
-    rosters: list[Roster | str] = [_roster(anchor, exhibit) for exhibit in exhibits]
+    rosters: list[Roster | str] = [_roster(anchor, exhibit.bundle.roster) for exhibit in exhibits]
     believed = believed_rosters(anchor, exhibits)
     agreed, contested = _published(exhibits, believed)
     court = _Court(anchor, believed, exhibits, agreed, contested, {})
@@ -87,19 +88,24 @@ def _judge(court: _Court, exhibit: Exhibit, own: Roster | str) -> Verdict:
     if bundle.origin != f"feddrm/{anchor.federation}/{exhibit.silo}":
         checks.append(Check("origin", False, None, f"{bundle.origin} is not a log of {anchor.federation}"))
         return Verdict(exhibit, tuple(checks), (), None)
-    key = identity_of(exhibit.silo, believed)
-    if key is None:
+    keys = _keys(exhibit, believed)
+    if not keys:
         checks.append(Check("roster", False, None, f"no roster signed by the operator lists {exhibit.silo}"))
         return Verdict(exhibit, tuple(checks), (), None)
+    if keys[0] != identity_of(exhibit.silo, believed):
+        message = f"under a key that {exhibit.silo} had before: a ledger that another one replaced, or an older export"
+        checks.append(Check("key", True, None, message, note=True))
     plans, faults = _plans(court, exhibit)
     checks += faults
-    checks += check_held(exhibit, lambda silo: identity_of(silo, believed))
-    witnessed = witnesses_of(exhibit, key, exhibits)
+    checks += check_held(exhibit, lambda silo: identities_of(silo, believed))
+    witnessed = witnesses_of(exhibit, keys, exhibits)
     if only_itself(witnessed):
         checks.append(Check("witnesses", True, None, UNWITNESSED, note=True))
     checks += verify_log(
         origin=bundle.origin,
-        key=key,
+        key=keys[0],
+        former=keys[1:],
+        charged=tuple(charged_by(exhibit, keys[1:], exhibits)),
         leaves=bundle.leaves,
         head=bundle.head,
         plans=plans,
@@ -145,11 +151,10 @@ def _published(
 
 
 def _signed_leaves(exhibit: Exhibit, believed: Sequence[Roster]) -> list[Leaf]:
-    bundle, key = exhibit.bundle, identity_of(exhibit.silo, believed)
-    if key is None:
-        return []
+    bundle = exhibit.bundle
     try:
-        head, tree = open_head(bundle.head, bundle.origin, key), Tree(bundle.leaves)
+        head, _ = open_any(bundle.head, bundle.origin, identities_of(exhibit.silo, believed))
+        tree = Tree(bundle.leaves)
         if (head.size, head.root) != (tree.size, tree.root()):
             return []
         return [Record.decode(body).leaf for body in bundle.leaves]
@@ -159,13 +164,14 @@ def _signed_leaves(exhibit: Exhibit, believed: Sequence[Roster]) -> list[Leaf]:
 
 def believed_rosters(anchor: FederationRoot, exhibits: Sequence[Exhibit]) -> tuple[Roster, ...]:
     """The rosters in the bundles that the operator signed, newest first."""
-    rosters = [roster for exhibit in exhibits if isinstance(roster := _roster(anchor, exhibit), Roster)]
+    texts = dict.fromkeys(text for one in exhibits for text in (one.bundle.roster, *one.bundle.rosters))
+    rosters = [roster for text in texts if isinstance(roster := _roster(anchor, text), Roster)]
     return tuple(sorted(rosters, key=lambda roster: roster.version, reverse=True))
 
 
-def _roster(anchor: FederationRoot, exhibit: Exhibit) -> Roster | str:
+def _roster(anchor: FederationRoot, text: str) -> Roster | str:
     try:
-        signed = Signed.from_json(exhibit.bundle.roster)
+        signed = Signed.from_json(text)
         return verify_roster(signed, federation=anchor.federation, operator=anchor.operator)
     except FeddrmError as error:
         return error.message
@@ -173,11 +179,24 @@ def _roster(anchor: FederationRoot, exhibit: Exhibit) -> Roster | str:
 
 def identity_of(silo: str, believed: Sequence[Roster]) -> bytes | None:
     """The identity key of a silo (32 bytes) from the newest roster that lists it: it may have left since."""
-    for roster in believed:
-        for member in roster.silos:
-            if member.name == silo:
-                return member.identity
-    return None
+    return next(iter(identities_of(silo, believed)), None)
+
+
+def identities_of(silo: str, believed: Sequence[Roster]) -> tuple[bytes, ...]:
+    """All identity keys that a silo ever had (32 bytes each), newest first; `believed` is in that order."""
+    return tuple(dict.fromkeys(one.identity for roster in believed for one in roster.silos if one.name == silo))
+
+
+def _keys(exhibit: Exhibit, believed: Sequence[Roster]) -> tuple[bytes, ...]:
+    """The key under which a bundle's ledger is, and those that its silo had before; the newest if none signed it."""
+    keys = identities_of(exhibit.silo, believed)
+    for number, key in enumerate(keys):
+        try:
+            open_head(exhibit.bundle.head, exhibit.bundle.origin, key)
+        except MalformedError:
+            continue
+        return keys[number:]
+    return keys
 
 
 def _plans(court: _Court, exhibit: Exhibit) -> tuple[Plans, list[Check]]:

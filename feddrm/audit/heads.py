@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from feddrm.audit.exhibit import Exhibit
-from privacy.errors import MalformedError
-from privacy.note import Head, check_origin, open_head
-from privacy.verify import Check
+from privacy.account import Account
+from privacy.checks import Check
+from privacy.errors import LedgerCorrupt, MalformedError
+from privacy.leaves import Record, Reserve
+from privacy.merkle import Tree
+from privacy.note import Head, check_origin
+from privacy.proofs import check_sighting
+from privacy.succession import Charged, open_any
 
 SELF = "another export"
-KeyOf = Callable[[str], bytes | None]
-"""The identity key of a silo by its name, from rosters that the operator signed; None if they list no such silo."""
+KeysOf = Callable[[str], tuple[bytes, ...]]
+"""The identity keys of a silo by its name, newest first, from rosters that the operator signed; none: not listed."""
 
 
 def origin_of(note: bytes) -> str:
@@ -23,7 +29,7 @@ def origin_of(note: bytes) -> str:
     return check_origin(note.split(b"\n", 1)[0].decode("utf-8", "replace"))
 
 
-def check_held(exhibit: Exhibit, key_of: KeyOf) -> Iterator[Check]:
+def check_held(exhibit: Exhibit, keys_of: KeysOf) -> Iterator[Check]:
     """Whether each head that a bundle holds of a peer is one, and of the peer under whose name it is filed.
 
     Agents verify a head before they keep it, so one that fails was put into the bundle later, by its own hospital.
@@ -31,7 +37,7 @@ def check_held(exhibit: Exhibit, key_of: KeyOf) -> Iterator[Check]:
     good = faults = 0
     for filed, note in sorted(exhibit.bundle.witnessed.items()):
         try:
-            known = _opened(note, key_of)
+            known = _opened(note, keys_of)
         except MalformedError as error:
             faults += 1
             yield Check("peers", False, None, f"the head filed under {filed} proves nothing: {error}")
@@ -50,9 +56,13 @@ def check_held(exhibit: Exhibit, key_of: KeyOf) -> Iterator[Check]:
         yield Check("peers", True, None, f"holds heads of {good} peers, each signed by the silo it is filed under")
 
 
-def witnesses_of(exhibit: Exhibit, key: bytes, exhibits: Sequence[Exhibit]) -> Mapping[str, bytes]:
-    """The heads of this ledger in all other bundles, by who holds them. A head counts by its signature: filed under
-    another name it witnesses this ledger all the same (and its holder fails, see `check_held`)."""
+def witnesses_of(exhibit: Exhibit, keys: Sequence[bytes], exhibits: Sequence[Exhibit]) -> Mapping[str, bytes]:
+    """The heads of this silo's ledger in all other bundles, by who holds them. A head counts by its signature: filed
+    under another name it witnesses this ledger all the same (and its holder fails, see `check_held`).
+
+    Args:
+        keys: the key that signs this ledger, and those that the silo had before.
+    """
     origin = exhibit.bundle.origin
     witnessed: dict[str, bytes] = {}
     for other in exhibits:
@@ -60,12 +70,13 @@ def witnesses_of(exhibit: Exhibit, key: bytes, exhibits: Sequence[Exhibit]) -> M
             continue
         if other.bundle.origin == origin:
             # A second export speaks against this one only where both reach: a longer one is later.
-            head = _open(other.bundle.head, origin, key)
-            if head is not None and head.size <= len(exhibit.bundle.leaves):
+            # A log under an earlier key may be one that was lost: it is longer than what answers for it.
+            head, signer = _open(other.bundle.head, origin, keys)
+            if head is not None and (signer != keys[0] or head.size <= len(exhibit.bundle.leaves)):
                 witnessed[f"{SELF} ({other.path.name})"] = other.bundle.head
             continue
         for filed, note in other.bundle.witnessed.items():
-            if _open(note, origin, key) is not None:
+            if _open(note, origin, keys)[0] is not None:
                 witnessed[other.silo if filed == origin else f"{other.silo} (filed under {filed})"] = note
     return witnessed
 
@@ -75,14 +86,44 @@ def only_itself(witnessed: Mapping[str, bytes]) -> bool:
     return bool(witnessed) and all(name.startswith(f"{SELF} (") for name in witnessed)
 
 
-def _opened(note: bytes, key_of: KeyOf) -> Head | None:
+def charged_by(exhibit: Exhibit, keys: Sequence[bytes], exhibits: Sequence[Exhibit]) -> Iterator[Charged]:
+    """What other bundles prove that this silo charged in logs under one of `keys`: leaves that peers kept, with their
+    place in a signed tree, and exports of those logs."""
+    origin = exhibit.bundle.origin
+    for other in exhibits:
+        bundle = other.bundle
+        for sighting in bundle.sightings:
+            try:
+                _, key, leaves = check_sighting(sighting, origin=origin, keys=keys)
+            except MalformedError:
+                continue
+            yield from (Charged(key, leaf.plan, other.silo) for leaf in leaves.values() if isinstance(leaf, Reserve))
+        if other is exhibit or bundle.origin != origin:
+            continue
+        head, key = _open(bundle.head, origin, keys)
+        tree = Tree(bundle.leaves)
+        if head is None or (head.size, head.root) != (tree.size, tree.root()):
+            continue
+        try:
+            leaves = dict(enumerate(Record.decode(body).leaf for body in bundle.leaves))
+        except MalformedError:
+            continue
+        account = Account()
+        with suppress(LedgerCorrupt):
+            for number, leaf in leaves.items():
+                account.apply(number, leaf)
+        plans = [*account.carried, *(plan for plan, job in account.jobs.items() if job.charged)]
+        yield from (Charged(key, plan, other.path.name) for plan in plans)
+
+
+def _opened(note: bytes, keys_of: KeysOf) -> Head | None:
     origin = origin_of(note)
-    key = key_of(origin.rsplit("/", 1)[1])
-    return None if key is None else open_head(note, origin, key)
+    keys = keys_of(origin.rsplit("/", 1)[1])
+    return open_any(note, origin, keys)[0] if keys else None
 
 
-def _open(note: bytes, origin: str, key: bytes) -> Head | None:
+def _open(note: bytes, origin: str, keys: Sequence[bytes]) -> tuple[Head | None, bytes]:
     try:
-        return open_head(note, origin, key)
+        return open_any(note, origin, keys)
     except MalformedError:
-        return None
+        return None, b""

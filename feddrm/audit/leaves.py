@@ -13,6 +13,7 @@ from typing import Any
 from feddrm.audit.exhibit import Exhibit
 from feddrm.cli import printable
 from privacy.errors import MalformedError
+from privacy.handover import Carry, Recovered, Successor
 from privacy.leaves import Abort, Commit, Dataset, Keep, Key, Leaf, Plan, Record, Release, Reserve
 from privacy.merkle import Tree
 
@@ -46,6 +47,21 @@ def describe(leaf: Leaf) -> str:
             return f"{_place(leaf)}: sum {short(leaf.sum)} led to model {short(leaf.model)}"
         case Keep():
             return f"{_place(leaf)}: the result stays in the hospital"
+        case _:
+            return _succession(leaf)
+
+
+def _succession(leaf: Leaf) -> str:
+    match leaf:
+        case Successor():
+            return f"the log goes over from key {short(leaf.old)} to {short(leaf.key)}, signed by both"
+        case Recovered():
+            return f"answers for a lost log: {leaf.size} leaves under key {short(leaf.key)}"
+        case Carry():
+            return (
+                f"job {leaf.name} (plan {short(leaf.plan)}) of a lost log: epsilon {leaf.epsilon:.6g}, without secure "
+                f"aggregation {leaf.epsilon_alone:.6g}, at delta {leaf.delta:.3g}, charged in full"
+            )
         case _:
             return ", ".join(f"{name} {_value(value)}" for name, value in dataclasses.asdict(leaf).items())
 

@@ -14,6 +14,7 @@ CHECKS: Final = {
     "witnesses": "The ledger still contains all that other hospitals saw of it: nothing was taken back.",
     "leaves": "Every entry is of a known kind and readable.",
     "key": "The ledger begins with its own name and key.",
+    "recovery": "A new ledger answers for one that was lost, and charges its jobs in full.",
     "times": "Entries stand in the order of time.",
     "plan": "The job follows terms that the operator signed.",
     "caps": "The job stays below the limits that the hospital set for itself.",

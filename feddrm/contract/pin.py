@@ -14,7 +14,7 @@ from typing import Final
 
 from feddrm.contract.authority import day
 from feddrm.contract.errors import InputError, MalformedError, VerificationError
-from feddrm.contract.files import atomic_write, exclusive, read_bounded
+from feddrm.contract.files import atomic_write, exclusive, make_directory, read_bounded
 from feddrm.contract.kit import FederationRoot
 from feddrm.contract.roster import Roster, RosterDifference, difference, roster_hash, verify_roster
 from feddrm.contract.signed import Signed
@@ -22,7 +22,9 @@ from feddrm.contract.signed import Signed
 PINNED_FILE: Final = "roster.signed"
 PENDING_FILE: Final = "roster.pending"
 APPROVALS_FILE: Final = "roster.approvals"
+HISTORY_DIRECTORY: Final = "rosters"
 _LOCK_FILE: Final = "roster.lock"
+_MAXIMUM_HISTORY: Final = 256
 
 
 class Offer(Enum):
@@ -55,6 +57,15 @@ class RosterPin:
             VerificationError: not signed by the operator.
         """
         return self._verify(self.signed())
+
+    def history(self) -> tuple[Signed, ...]:
+        """Rosters that were pinned before, newest first: whose keys they list may have signed what is still kept.
+
+        Raises:
+            InputError: one is damaged.
+        """
+        files = sorted((self.directory / HISTORY_DIRECTORY).glob("*.signed"), reverse=True)
+        return tuple(_read(path) for path in files[:_MAXIMUM_HISTORY])
 
     def pending(self) -> tuple[Signed, Roster, RosterDifference] | None:
         """The roster that waits for approval, and how it differs from the pinned one.
@@ -129,6 +140,10 @@ class RosterPin:
             roster.check_current(now_ms)
             # The approval first: after a crash in between it says what the person did, and accept runs again.
             self._record(signed, roster, changes, now_ms)
+            old = self.signed()
+            make_directory(self.directory / HISTORY_DIRECTORY)
+            file = self.directory / HISTORY_DIRECTORY / f"{self._verify(old).version:016d}.signed"
+            atomic_write(file, old.to_json().encode())
             atomic_write(self.directory / PINNED_FILE, signed.to_json().encode())
             (self.directory / PENDING_FILE).unlink(missing_ok=True)
         return roster

@@ -406,14 +406,16 @@ def test_bundles_survive(ledger: Ledger) -> None:
     ledger.append(DATA, now_ms=NOW)
     text = export_bundle(ledger, witnessed={"feddrm/retina/b": b"note\n"}, roster="roster é", plans=["plan"])
     bundle = parse_bundle(text.encode())
-    expected = Bundle(ORIGIN, ledger.bodies(), ledger.head(), {"feddrm/retina/b": b"note\n"}, "roster é", ("plan",))
+    expected = Bundle(
+        ORIGIN, ledger.bodies(), ledger.head(), {"feddrm/retina/b": b"note\n"}, (), "roster é", (), ("plan",)
+    )
     assert bundle == expected
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": "feddrm ledger bundle 2"},
+        {"format": "feddrm ledger bundle 1"},
         {"origin": "elsewhere"},
         {"origin": None},
         {"leaves": {}},

@@ -1,0 +1,189 @@
+"""A ledger that is lost: a new one under new keys, charged with everything that anybody can show of the old one.
+
+What is charged is an upper bound. Every plan that the operator signed for this silo, and that its own memory, an old
+export or another hospital's export brings, is charged in full, whether or not this silo ever took part: the exact spend
+is not known any more, and must not be understated. Peers take the new ledger once their staff has approved the roster
+with the new key, and only if it answers for every head that they hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from feddrm.contract.charge import charge
+from feddrm.contract.errors import InputError
+from feddrm.contract.home import SiloHome, load_silo_home
+from feddrm.contract.signed import Signed
+from feddrm.contract.signed_plan import SignedPlan
+from privacy.account import Account
+from privacy.errors import LedgerCorrupt, LedgerError
+from privacy.events import canonical
+from privacy.handover import Carry, Recovered, recovered_from
+from privacy.leaves import Leaf
+from privacy.ledger import Ledger
+from privacy.succession import answers_for
+from silo.begun import forget_shown, remember
+from silo.books import origin_of
+from silo.home import Home, exclusive
+from silo.remains import Findings, newest, search
+from silo.state import State
+
+_CARRIED: Final = "carried plans"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What the new ledger answers for: (leaves, key) of each lost log, names of carried jobs, epsilon for life."""
+
+    lost: tuple[tuple[int, bytes], ...]
+    jobs: tuple[str, ...]
+    epsilon: float
+    aside: Path | None
+
+
+def carried_plans(state: State) -> tuple[Signed, ...]:
+    """The signed plans of jobs that this ledger carries for a lost one."""
+    kept = state.fact(_CARRIED)
+    return tuple(Signed.from_json(text) for text in json.loads(kept)) if kept else ()
+
+
+def recover(directory: Path, files: Sequence[Path], now_ms: int) -> Recovery:
+    """Begin a ledger in the place of a lost one, or let one that did answer for more; safe to run again.
+
+    Args:
+        directory: of a silo whose keys are new since the loss.
+        files: exports of any hospital of the federation, and signed plans.
+
+    Raises:
+        InputError: nothing shows what was lost, a plan is missing, or the keys are still those of the lost ledger.
+        VerificationError: the lost ledger had forked.
+        AlreadyRunningError: an agent runs here.
+    """
+    home, member = Home(directory), load_silo_home(directory)
+    origin = origin_of(member.federation, member.name)
+    with exclusive(home):
+        state = State.open(home.database)
+        try:
+            return _recover(home, member, origin, state, files, now_ms)
+        except LedgerError as error:
+            raise InputError(f"The new ledger cannot be written: {error}.") from error
+        finally:
+            state.close()
+
+
+def _recover(home: Home, member: SiloHome, origin: str, state: State, files: Sequence[Path], now_ms: int) -> Recovery:
+    there = home.ledger.exists()
+    sound = there and _sound(home, member, origin)
+    found = search(member, origin, files, state.plans(), home.ledger if there and not sound else None)
+    key, aside = member.keys.identity, None
+    before = Ledger.read(home.ledger, origin, member.keys.identity_public).leaves() if sound else ()
+    leaves = _missing(member, origin, found, [record.leaf for record in before], home.data_settings().patient)
+    # First what an export needs, then the leaves that refer to it; done again, nothing is missing.
+    state.set_fact(_CARRIED, json.dumps(_plans(state, found)).encode())
+    if sound:
+        with Ledger.open(home.ledger, origin, key, now_ms=now_ms) as ledger:
+            for leaf in leaves:
+                ledger.append(leaf, now_ms=now_ms)
+    else:
+        aside = _set_aside(home) if there else None
+        Ledger.begin_again(home.ledger, origin, key, leaves, now_ms=now_ms).close()
+    ledger = Ledger.read(home.ledger, origin, member.keys.identity_public)
+    job = state.active_job()
+    if job is not None and job.plan in _account([record.leaf for record in ledger.leaves()]).carried:
+        state.end_job(job.plan, "the ledger was lost")
+    forget_shown(state, ledger.size)
+    remember(home, state)
+    return _said(ledger, aside)
+
+
+def _sound(home: Home, member: SiloHome, origin: str) -> bool:
+    try:
+        Ledger.read(home.ledger, origin, member.keys.identity_public)
+    except LedgerCorrupt:
+        return False
+    return True
+
+
+def _set_aside(home: Home) -> Path:
+    """Move a ledger away that is not under the key in use: damaged, an older copy, or of before."""
+    folder = home.state / "lost"
+    target = folder / str(1 + len(list(folder.glob("*"))))
+    target.mkdir(parents=True, mode=0o700)
+    for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+        if (home.state / name).exists():
+            (home.state / name).rename(target / name)
+    return target
+
+
+def _missing(
+    member: SiloHome, origin: str, found: Findings, leaves: Sequence[Leaf], patient: str
+) -> tuple[Recovered | Carry, ...]:
+    account = _account(leaves)
+    heads = newest(found)
+    if not heads and not any(isinstance(leaf, Recovered) for leaf in leaves):
+        raise InputError(
+            f"Nothing here shows a head of a lost ledger of {member.name} under an earlier key.",
+            remedy="Take new keys first (feddrm-silo keys new), and give the other hospitals' exports; ask the operator"
+            " for them. If no hospital ever saw the ledger, nothing was released: join anew with a fresh directory.",
+        )
+    unknown = [who for plan, who in found.charged.items() if plan not in found.plans and plan not in account.jobs]
+    if unknown:
+        raise InputError(
+            f"{unknown[0].capitalize()} shows a job whose signed plan none of the files brings.",
+            remedy="Ask the operator for the signed plans of all jobs, and give them too.",
+        )
+    added: list[Recovered | Carry] = [
+        recovered_from(head, key) for head, key in heads if not answers_for(leaves, origin, key, head)
+    ]
+    for plan, signed in found.plans.items():
+        if plan in account.jobs or plan in account.carried:
+            continue
+        column = signed.plan.schema_.patient
+        if column != patient:
+            raise InputError(
+                f"local/data.toml says that a patient is what the column {patient} says; for job {signed.plan.name} it"
+                f" was {column}.",
+                remedy=f'Set patient = "{column}" again: the unit of privacy is fixed for life.',
+            )
+        added.append(_carry(signed))
+    return tuple(added)
+
+
+def _carry(signed: SignedPlan) -> Carry:
+    cost = charge(signed.plan)
+    return Carry(
+        plan=signed.hash,
+        name=signed.plan.name,
+        delta=cost.delta,
+        epsilon=cost.epsilon,
+        epsilon_alone=cost.epsilon_alone,
+        events=canonical(cost.events),
+        patient=signed.plan.schema_.patient,
+    )
+
+
+def _plans(state: State, found: Findings) -> list[str]:
+    known = [signed.to_json() for signed in carried_plans(state)]
+    return list(dict.fromkeys([*known, *(signed.signed.to_json() for signed in found.plans.values())]))
+
+
+def _said(ledger: Ledger, aside: Path | None) -> Recovery:
+    leaves = [record.leaf for record in ledger.leaves()]
+    account = _account(leaves)
+    return Recovery(
+        tuple((leaf.size, leaf.key) for leaf in leaves if isinstance(leaf, Recovered)),
+        tuple(leaf.name for leaf in account.carried.values()),
+        account.life().epsilon,
+        aside,
+    )
+
+
+def _account(leaves: Iterable[Leaf]) -> Account:
+    account = Account()
+    for number, leaf in enumerate(leaves):
+        account.apply(number, leaf)
+    return account

@@ -1,0 +1,146 @@
+"""What is left of a lost ledger: heads that others witnessed, leaves that they kept, old exports, signed plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from feddrm.contract.errors import FeddrmError, InputError, VerificationError
+from feddrm.contract.files import read_bounded
+from feddrm.contract.home import SiloHome
+from feddrm.contract.roster import verify_roster
+from feddrm.contract.signed import Signed
+from feddrm.contract.signed_plan import SignedPlan, verify_plan
+from privacy.bundle import MAXIMUM_BUNDLE, Bundle, parse_bundle
+from privacy.errors import LedgerError, MalformedError
+from privacy.handover import Carry
+from privacy.leaves import Leaf, Plan, Record, Reserve
+from privacy.ledger import Ledger
+from privacy.merkle import Tree
+from privacy.note import Head
+from privacy.proofs import check_sighting
+from privacy.succession import open_any
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the files show: heads of lost logs with the key that signed each, plans, and jobs that were charged."""
+
+    heads: list[tuple[Head, bytes]] = field(default_factory=list)
+    plans: dict[bytes, SignedPlan] = field(default_factory=dict)
+    charged: dict[bytes, str] = field(default_factory=dict)
+
+
+def search(
+    member: SiloHome, origin: str, files: Iterable[Path], plans: Iterable[Signed], broken: Path | None
+) -> Findings:
+    """Look through files for everything about the logs of this silo under earlier keys.
+
+    Args:
+        files: exports of any hospital of the federation, and signed plans.
+        plans: the signed plans that this silo remembers.
+        broken: a ledger's database that is not in use any more.
+
+    Raises:
+        InputError: a file is neither.
+    """
+    found, texts, bundles = Findings(), [plan.to_json() for plan in plans], []
+    for path in files:
+        data = read_bounded(path, limit=MAXIMUM_BUNDLE)
+        try:
+            bundles.append(parse_bundle(data))
+        except MalformedError:
+            try:
+                texts.append(Signed.from_json(data).to_json())
+            except FeddrmError as error:
+                raise InputError(f"{path} is neither an exported ledger nor a signed plan.") from error
+    rosters = [text for bundle in bundles for text in (bundle.roster, *bundle.rosters)]
+    former = _former_keys(member, rosters)
+    for bundle in bundles:
+        texts += bundle.plans
+        _look(bundle, origin, former, found)
+    if broken is not None:
+        _look_into(broken, origin, former, found)
+    for text in texts:
+        try:
+            anchor = member.anchor
+            signed = verify_plan(Signed.from_json(text), federation=anchor.federation, operator=anchor.operator)
+        except FeddrmError:
+            continue
+        if member.name in signed.plan.silos:
+            found.plans.setdefault(signed.hash, signed)
+    return found
+
+
+def _former_keys(member: SiloHome, rosters: Iterable[str]) -> tuple[bytes, ...]:
+    anchor, keys = member.anchor, []
+    texts = [member.signed_roster.to_json(), *(signed.to_json() for signed in member.pin.history()), *rosters]
+    for text in texts:
+        try:
+            roster = verify_roster(Signed.from_json(text), federation=anchor.federation, operator=anchor.operator)
+        except FeddrmError:
+            continue
+        keys += [one.identity for one in roster.silos if one.name == member.name]
+    return tuple(key for key in dict.fromkeys(keys) if key != member.keys.identity_public)
+
+
+def _look(bundle: Bundle, origin: str, former: Sequence[bytes], found: Findings) -> None:
+    notes = list(bundle.witnessed.values())
+    if bundle.origin == origin:
+        notes.append(bundle.head)
+        try:
+            head, _ = open_any(bundle.head, origin, former)
+            tree = Tree(bundle.leaves)
+            if (head.size, head.root) == (tree.size, tree.root()):
+                _charges((Record.decode(body).leaf for body in bundle.leaves), "its own export", found)
+        except MalformedError:
+            pass
+    for note in notes:
+        try:
+            found.heads.append(open_any(note, origin, former))
+        except MalformedError:
+            continue
+    for sighting in bundle.sightings:
+        try:
+            head, key, leaves = check_sighting(sighting, origin=origin, keys=former)
+        except MalformedError:
+            continue
+        found.heads.append((head, key))
+        _charges(leaves.values(), f"what {bundle.origin.rsplit('/', 1)[1]} kept of it", found)
+
+
+def _look_into(path: Path, origin: str, former: Sequence[bytes], found: Findings) -> None:
+    """A ledger's database that was set aside: an older copy is sound as far as it goes."""
+    for key in former:
+        try:
+            ledger = Ledger.read(path, origin, key)
+        except LedgerError:
+            continue
+        found.heads.append(open_any(ledger.head(), origin, (key,)))
+        _charges((record.leaf for record in ledger.leaves()), "the older copy", found)
+
+
+def _charges(leaves: Iterable[Leaf], shown_by: str, found: Findings) -> None:
+    for leaf in leaves:
+        if isinstance(leaf, Plan | Reserve | Carry):
+            found.charged.setdefault(leaf.plan, shown_by)
+
+
+def newest(found: Findings) -> list[tuple[Head, bytes]]:
+    """The largest head of each lost log, with its key.
+
+    Raises:
+        VerificationError: two of them cannot belong to one log.
+    """
+    best: dict[bytes, Head] = {}
+    for head, key in found.heads:
+        known = best.setdefault(key, head)
+        if known.size == head.size and known.root != head.root:
+            raise VerificationError(
+                f"Two heads of {head.size} leaves are signed by the lost ledger's key: it had forked.",
+                remedy="feddrm-audit fork-proof makes a proof of it. No new ledger can answer for two.",
+            )
+        if head.size > known.size:
+            best[key] = head
+    return [(head, key) for key, head in best.items()]
