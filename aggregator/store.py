@@ -7,7 +7,6 @@ pure function of the log, so a coordinator that is killed at any instant continu
 from __future__ import annotations
 
 import fcntl
-import os
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,12 +18,10 @@ from typing import IO, Final, Self
 from aggregator.blobs import Blobs
 from aggregator.events import Stamp
 from aggregator.uploads import Uploads
+from feddrm.contract.disk import refuse_network
 from feddrm.contract.errors import AlreadyRunningError, InputError
 from feddrm.transport.status import BusyError
 
-_NETWORK_FILE_SYSTEMS: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "lustre", "glusterfs", "gpfs", "9p", "fuse.sshfs"}
-)
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS event (
   seq INTEGER PRIMARY KEY AUTOINCREMENT, now_ms INTEGER NOT NULL, seed BLOB NOT NULL, kind TEXT NOT NULL,
@@ -68,7 +65,7 @@ class Store:
         """
         if not directory.is_dir():
             raise InputError(f"There is no server directory {directory}.", remedy="Run: feddrm-aggregator init")
-        _refuse_network(directory)
+        refuse_network(directory)
         lock = (directory / "lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,19 +182,3 @@ def read_journal(directory: Path, last: int) -> list[tuple[int, str]]:
     finally:
         database.close()
     return [(int(now_ms), str(text)) for now_ms, text in reversed(rows)]
-
-
-def _refuse_network(directory: Path) -> None:
-    mounts = Path("/proc/self/mountinfo")
-    if not mounts.exists():
-        return
-    device = directory.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in mounts.read_text().splitlines():
-        fields = line.split()
-        kind = fields[fields.index("-") + 1]
-        if fields[2] == wanted and kind in _NETWORK_FILE_SYSTEMS:
-            raise InputError(
-                f"{directory} lies on a network file system ({kind}), where a lock or a write may be lost.",
-                remedy="Move it to a local disk.",
-            )

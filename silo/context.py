@@ -67,6 +67,11 @@ class Context:
         return {name: member.identity for name in names if (member := self.silo(name)) is not None}
 
 
+def kept_commitment_key(state: State) -> bytes | None:
+    """The silo's commitment key, or None: none was made yet."""
+    return state.fact(_COMMITMENT_KEY)
+
+
 def commitment_key(state: State, entropy: Callable[[int], bytes]) -> bytes:
     """The silo's commitment key, 32 bytes; made once, it never leaves."""
     key = state.fact(_COMMITMENT_KEY)

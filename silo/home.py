@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from feddrm.contract.disk import refuse_network
 from feddrm.contract.errors import AlreadyRunningError, InputError
 from feddrm.contract.files import file_error, load_document
 from feddrm.contract.names import Document
@@ -125,9 +126,10 @@ def exclusive(home: Home) -> Iterator[None]:
 
     Raises:
         AlreadyRunningError: another process holds it.
-        InputError: there is no such directory.
+        InputError: there is no such directory, or it lies on a network file system, whose locks do not hold.
     """
     home.check()
+    refuse_network(home.state if home.state.exists() else home.root)
     _make_private(home.state)
     descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""The commands about the ledger and the keys that sign it: export, evidence, recover; keys new, keys take."""
+"""The commands about the ledger and the keys that sign it: export, evidence, open, recover; keys new, keys take."""
 
 from __future__ import annotations
 
@@ -90,6 +90,27 @@ def register(app: typer.Typer) -> None:
             "set_aside": None if done.aside is None else str(done.aside),
         }
         emit(form, document, "\n".join(lines))
+
+    @ledger_app.command("open")
+    def open_command(
+        directory: Directory,
+        leaf: Annotated[int, typer.Argument(metavar="LEAF", help="Number of a DATASET or COMMIT leaf, from 0.")],
+        out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Where the opening goes.")],
+        form: FormatOption = Format.TEXT,
+    ) -> None:
+        """Open one commitment for an auditor: which records were read, or which update was sent.
+
+        The file is confidential. It holds no record; it opens that one leaf and no other.
+        """
+        from silo.opening import open_leaf
+
+        what = open_leaf(directory, leaf, out)
+        emit(
+            form,
+            {"leaf": leaf, "out": str(out)},
+            f"{out} opens leaf {leaf}: {what}. Give it to the auditor alone, who checks it by:\n"
+            f"  feddrm-audit opening {out} EXPORT --root federation.root",
+        )
 
     @keys_app.command("new")
     def new(directory: Directory, form: FormatOption = Format.TEXT) -> None:

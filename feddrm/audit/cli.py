@@ -13,6 +13,7 @@ from feddrm.audit.court import judge
 from feddrm.audit.exhibit import read_exhibit, read_exhibits, read_root
 from feddrm.audit.forks import judge_forks, read_findings
 from feddrm.audit.leaves import compare, show_json, show_text
+from feddrm.audit.openings import judge_opening, read_opening
 from feddrm.audit.present import (
     difference_json,
     difference_text,
@@ -146,6 +147,33 @@ def evidence(
     found = [judge_case(anchor, path, roster) for path in files]
     emit(form, {"cases": [case_json(judged) for judged in found]}, "\n".join(map(case_text, found)))
     if any(judged.verdict.guilty for judged in found):
+        raise typer.Exit(ExitCode.VERIFICATION)
+
+
+@app.command()
+def opening(
+    file: Annotated[Path, typer.Argument(help="What feddrm-silo ledger open wrote.")],
+    bundles: Bundles,
+    root: Root,
+    fingerprint: Fingerprint = None,
+    form: FormatOption = Format.TEXT,
+) -> None:
+    """Check what a hospital opened to you alone: which records it read, or which update it sent.
+
+    The first bundle is the ledger; it is verified with the others first. Exit code 6 if it fails, or if the leaf
+    commits to something else.
+    """
+    anchor, exhibits = read_root(root, fingerprint), read_exhibits(bundles)
+    verdict, opened = judge(anchor, exhibits)[0], judge_opening(read_opening(file), exhibits[0])
+    text = opened.says if verdict.verified else f"{opened.says}\nNOT VERIFIED: {exhibits[0].path} (feddrm-audit verify)"
+    document = {
+        "opens": opened.holds,
+        "says": opened.says,
+        "sha256": opened.digest.hex() or None,
+        "ledger_verified": verdict.verified,
+    }
+    emit(form, document, text)
+    if not (opened.holds and verdict.verified):
         raise typer.Exit(ExitCode.VERIFICATION)
 
 

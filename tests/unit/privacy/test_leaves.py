@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 
 import pytest
 from hypothesis import given
@@ -189,20 +190,20 @@ def test_commitments_bind_every_part() -> None:
         commit_update(b"k" * 32, H, 2, 1, b"update"),
         commit_update(b"k" * 32, H, 1, 3, b"update"),
         commit_update(b"k" * 32, H, 1, 2, b"updatf"),
-        commit_dataset(b"k" * 32, b"update", bytes(32)),
+        commit_dataset(b"k" * 32, sha256(b"update").digest(), bytes(32)),
     }
     assert len(others | {base}) == 7
     assert len(base) == 32
     for key, nonce in ((b"", bytes(32)), (b"k" * 32, b"")):
         with pytest.raises(ValueError, match="32 bytes"):
-            commit_dataset(key, b"data", nonce)
+            commit_dataset(key, H, nonce)
 
 
 def test_the_same_data_read_twice_looks_like_other_data() -> None:
     """An equal commitment would tell whoever sees the ledger that nothing had changed."""
-    first, second = (commit_dataset(b"k" * 32, b"data", nonce) for nonce in (b"1" * 32, b"2" * 32))
+    first, second = (commit_dataset(b"k" * 32, H, nonce) for nonce in (b"1" * 32, b"2" * 32))
     assert first != second
-    assert first == commit_dataset(b"k" * 32, b"data", b"1" * 32)
+    assert first == commit_dataset(b"k" * 32, H, b"1" * 32)
 
 
 @pytest.mark.parametrize("name", ["", " id", "id ", "a\nb", "a\x1b[2J", "x" * 129, 3, None])
