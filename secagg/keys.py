@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from nacl.bindings import crypto_sign_open
+from nacl.bindings import crypto_scalarmult, crypto_scalarmult_base, crypto_sign_open
 from nacl.exceptions import BadSignatureError
+from nacl.exceptions import RuntimeError as SodiumError
 
 from secagg import labels
 from secagg.errors import MisuseError, WireError
@@ -36,24 +36,23 @@ _LOW_ORDER: Final = frozenset(
         0x57119FD0DD4E22D8868E1C58C45C44045BEF839C55B1D0B1248C50A3BC959C5F,
     }
 )
+_BAD_KEY: Final = "an X25519 key that is malformed or of low order"
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """An X25519 pair. The private bytes are what Shamir shares split.
-
-    `key` is the same once more: loading the bytes costs as much as an exchange, and a pair makes up to 99 of those.
-    """
+    """An X25519 pair. The private bytes are what Shamir shares split."""
 
     private: bytes = field(repr=False)
     public: bytes
-    key: X25519PrivateKey = field(repr=False, compare=False)
 
     @classmethod
     def from_private(cls, private: bytes) -> KeyPair:
         """The pair of 32 private bytes."""
-        key = X25519PrivateKey.from_private_bytes(private)
-        return cls(private, key.public_key().public_bytes_raw(), key)
+        # libsodium reads 32 bytes, whatever it is given; so in all that follows.
+        if len(private) != KEY_SIZE:
+            raise MisuseError(f"an X25519 key has {KEY_SIZE} bytes, not {len(private)}")
+        return cls(private, crypto_scalarmult_base(private))
 
     def agree(self, public: bytes) -> bytes:
         """The raw shared secret (32 bytes; only ever input to `derive`).
@@ -61,10 +60,12 @@ class KeyPair:
         Raises:
             WireError: `public` is malformed or of low order, so the secret would be known to anybody.
         """
+        if len(public) != KEY_SIZE:
+            raise WireError(_BAD_KEY)
         try:
-            return self.key.exchange(X25519PublicKey.from_public_bytes(public))
-        except ValueError as error:
-            raise WireError("an X25519 key that is malformed or of low order") from error
+            return crypto_scalarmult(self.private, public)
+        except SodiumError as error:
+            raise WireError(_BAD_KEY) from error
 
 
 def check_public(public: bytes) -> None:
@@ -78,7 +79,7 @@ def check_public(public: bytes) -> None:
     """
     value = int.from_bytes(public, "little")
     if len(public) != KEY_SIZE or value >= _PRIME or value in _LOW_ORDER:
-        raise WireError("an X25519 key that is malformed or of low order")
+        raise WireError(_BAD_KEY)
 
 
 def draw(entropy: Entropy, size: int) -> bytes:
@@ -95,7 +96,11 @@ def draw(entropy: Entropy, size: int) -> bytes:
 
 def framed(*parts: bytes) -> bytes:
     """The parts, each after its 8-byte length: different lists never give the same bytes."""
-    return b"".join([piece for part in parts for piece in (len(part).to_bytes(8), part)])
+    pieces: list[bytes] = []
+    for part in parts:
+        pieces.append(len(part).to_bytes(8))
+        pieces.append(part)
+    return b"".join(pieces)
 
 
 def digest(label: bytes, *parts: bytes) -> bytes:
@@ -123,7 +128,6 @@ def signature_valid(step: Step, body: bytes, signature: bytes, key: bytes) -> bo
     By libsodium, in half the time of OpenSSL, and verifying is most of what a small vector costs. It refuses keys and
     points of low order too, under which one signature fits any message.
     """
-    # The library reads so many bytes, whatever it is given.
     if len(key) != KEY_SIZE or len(signature) != SIGNATURE_SIZE:
         return False
     try:
