@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from bench import accounting, noise, rounds, secagg
+from bench import accounting, dpsgd, noise, rounds, secagg
 
 if __name__ == "__main__":
-    for benchmark in (secagg, rounds, noise, accounting):
+    for benchmark in (secagg, rounds, noise, dpsgd, accounting):
         benchmark.main(sys.argv[1:])

@@ -10,21 +10,20 @@ a Poisson-subsampled Gaussian mechanism of sensitivity C (Abadi et al. 2016, arX
 post-processing of its steps. That it changes nothing else has three parts: draws are keyed by patient
 (privacy.sampling); a record's gradient is the same bits whoever shares the batch and wherever in it the record stands,
 for which gradients are computed in blocks of one shape by aligned products, and the machine is put to the test first;
-and clipped gradients are added exactly.
+and clipped gradients are added exactly (feddrm.method.exact).
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Collection
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from opacus import GradSampleModule
+from opacus.grad_sample import register_grad_sampler
 from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.nn import functional
@@ -32,23 +31,17 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from feddrm.contract.errors import InputError
 from feddrm.contract.plan import Training
+from feddrm.method.exact import MAXIMUM_ROWS, Clip, ExactSum, Layer, Other
+from feddrm.method.model import one_thread
 from privacy.noise import grid_for
 
-# Every forward and backward pass has this many rows. Matrix kernels differ by shape: in a batch of another size the
-# last bit of a pre-activation differs, and where a ReLU's input is within that bit of zero, the whole gradient of the
-# record does, so that removing one patient would move others' contributions by up to 2 C each.
-BLOCK: Final = 64
+# Every forward and backward pass of one trainer has the same number of rows. Matrix kernels differ by shape: in a batch
+# of another size the last bit of a pre-activation differs, and where a ReLU's input is within that bit of zero, the
+# whole gradient of the record does, so that removing one patient would move others' contributions by up to 2 C each.
+SMALLEST_BLOCK: Final = 64
 # Within a block, too: where the inner dimension is odd, rows start at different alignments, which kernels treat
 # differently (seen at 5, 7, 15, 31). All dimensions are padded with zeros to multiples of 16 floats, a cache line.
 _ALIGNED: Final = 16
-# The clip is applied in float64 and aims this far below C, which takes up the rounding of norm and product (2**-50) and
-# of every coordinate to the grid below (together at most 2**-19 C for 2**24 parameters).
-_BELOW_CLIP: Final = 1.0 - 2.0**-12
-# Clipped gradients are rounded to multiples of at most 2**-30 C: then float64 adds 2**22 of them without any rounding,
-# and the sum without a patient is the sum less that patient's row, to the last bit.
-_GRID: Final = 2.0**-30
-# Columns that are widened to float64 at once, so that memory follows the block and not the model.
-_COLUMNS: Final = 1 << 16
 _ODD: Final = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
@@ -60,77 +53,116 @@ class Noise(Protocol):
         ...
 
 
+class _Linear(nn.Linear):
+    """A linear layer of two-dimensional batches, by products of aligned rows, backwards as well.
+
+    Its parameters get no gradients of their own: what `_factors` keeps says more, and costs no product.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - as torch calls it
+        more_out, more_in = -self.out_features % _ALIGNED, -self.in_features % _ALIGNED
+        rows = functional.pad(input, (0, more_in)) if more_in else input
+        weight, bias = self.weight.detach(), None if self.bias is None else self.bias.detach()
+        if more_in or more_out:
+            weight = functional.pad(weight, (0, more_in, 0, more_out))
+        if more_out and bias is not None:
+            bias = functional.pad(bias, (0, more_out))
+        product = functional.linear(rows, weight, bias)
+        if more_out:
+            product = product[:, : self.out_features]
+        # Features have no gradient: without this, nothing would come back to the first layer.
+        return product if product.requires_grad else product.requires_grad_()
+
+
+@register_grad_sampler(_Linear)  # type: ignore[untyped-decorator]
+def _factors(layer: _Linear, inputs: list[torch.Tensor], outputs: torch.Tensor) -> dict[torch.Tensor, torch.Tensor]:
+    """What Opacus keeps of a batch for `exact.Layer`: the layer's inputs with its weights, and its bias' gradients."""
+    if layer.bias is None:
+        return {layer.weight: torch.cat([outputs, inputs[0]], dim=1)}
+    return {layer.weight: inputs[0], layer.bias: outputs}
+
+
 class _PrivateOptimizer(DPOptimizer):  # type: ignore[misc]
-    """Opacus' DPOptimizer with exact clipping, non-finite gradients as zero, and noise from a CSPRNG."""
+    """Opacus' DPOptimizer with exact clipped sums, non-finite gradients as zero, and noise from a CSPRNG.
+
+    Args:
+        optimizer: of all parameters, weights and bias of a layer after each other.
+        layers: those whose gradients `_factors` keeps.
+        training: clip and noise multiplier.
+        divisor: as `DpSgd`.
+        noise: as `DpSgd`.
+    """
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
+        layers: Collection[nn.Linear],
+        training: Training,
         *,
-        noise_multiplier: float,
-        clip_norm: float,
         divisor: float,
         noise: Noise,
     ) -> None:
         super().__init__(
             optimizer,
-            noise_multiplier=noise_multiplier,
-            max_grad_norm=clip_norm,
+            noise_multiplier=training.noise_multiplier,
+            max_grad_norm=training.clip_norm,
             # Opacus types it as an int; it is only ever a divisor, and rounding q * m would change the learning rate.
             expected_batch_size=divisor,
             loss_reduction="mean",
         )
         self._noise = noise
+        # Opacus keeps a batch in an attribute that torch's parameters do not declare.
+        self._biases: dict[int, Any] = {id(layer.weight): layer.bias for layer in layers}
+        biases = {id(bias) for bias in self._biases.values()}
+        self._grouped: list[Any] = [parameter for parameter in self.params if id(parameter) not in biases]
+        self._clip = Clip(training.clip_norm, [self._group(parameter) for parameter in self._grouped])
+        self._sum = ExactSum()
+        self._released = torch.zeros(sum(parameter.numel() for parameter in self.params))
+        parts = torch.split(self._released, [parameter.numel() for parameter in self.params])
+        for parameter, part in zip(self.params, parts, strict=True):
+            parameter.grad = part.reshape(parameter.shape)
 
-    def clip_and_accumulate(self, real: int = BLOCK) -> None:
-        """Add the clipped gradients of the last block's first `real` rows, float64, to `summed_grad`; forget them."""
-        samples: list[torch.Tensor] = self.grad_samples
-        if any(len(sample) != BLOCK for sample in samples):
-            raise AssertionError("gradients are those of one block")
-        squares = torch.zeros(BLOCK, dtype=torch.float64)
-        for sample in samples:
-            for _, part in _columns(sample):
-                squares += part.double().square().sum(dim=1)
-        norms = squares.sqrt()
-        bound = self.max_grad_norm * _BELOW_CLIP
-        factors = (bound / norms.clamp(min=bound))[:, None]
-        # Padding and rows that are not finite are taken out, not multiplied: zero times infinity is not zero.
-        kept = (norms.isfinite() & (torch.arange(BLOCK) < real))[:, None]
-        grid = math.ldexp(1.0, math.frexp(self.max_grad_norm * _GRID)[1] - 1)
-        for parameter, sample in zip(self.params, samples, strict=True):
-            if parameter.summed_grad is None:
-                parameter.summed_grad = torch.zeros(parameter.numel(), dtype=torch.float64)
-            for start, part in _columns(sample):
-                rows = torch.where(kept, part.double() * factors, 0.0)
-                exact = torch.round(rows / grid).sum(dim=0) * grid
-                parameter.summed_grad[start : start + len(exact)] += exact
+    def _group(self, parameter: nn.Parameter) -> Layer | Other:
+        if id(parameter) not in self._biases:
+            return Other(parameter.numel())
+        outputs, inputs = parameter.shape
+        return Layer(outputs, inputs, bias=self._biases[id(parameter)] is not None)
+
+    def contributions(self, real: int) -> torch.Tensor:
+        """What the last block's first `real` rows add to the sum, a row of integers each."""
+        if any(parameter.grad_sample is None for parameter in self.params):
+            raise ValueError("Per sample gradient is not initialized: there was no backward pass.")
+        samples: list[torch.Tensor] = []
+        for parameter in self._grouped:
+            bias = self._biases.get(id(parameter))
+            if bias is None:
+                samples.append(parameter.grad_sample.flatten(1))
+            else:
+                ones = torch.ones((1, 1)).expand(len(bias.grad_sample), 1)
+                samples += [bias.grad_sample, parameter.grad_sample, ones]
+        return self._clip.contributions(samples, real)
+
+    def clip_and_accumulate(self, real: int = SMALLEST_BLOCK) -> None:
+        """Add the clipped gradients of the last block's first `real` rows to the sum; forget them."""
+        self._sum.add(self._clip.total(self.contributions(real)))
+        for parameter in self.params:
             # Spent: a second step without a new backward pass would release the same records again, uncharged.
             parameter.grad_sample = None
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """Noise and divide what was accumulated, once."""
-        if closure is not None or any(parameter.summed_grad is None for parameter in self.params):
+        """Noise what was accumulated, all coordinates at once, and divide it by the public q * m: once."""
+        if closure is not None or not self._sum:
             raise ValueError("Per sample gradient is not initialized: nothing was accumulated since the last step.")
-        self.add_noise()
-        self.scale_grad()
+        std = self.noise_multiplier * self.max_grad_norm
+        noised = self._noise.add(self._sum.take(self._clip.unit).numpy(), std, grid_for(std))
+        torch.div(torch.from_numpy(noised), self.expected_batch_size, out=self._released)
         return True
 
-    def add_noise(self) -> None:
-        """Add noise to all coordinates at once and put the result, float32, into `grad`."""
-        total = torch.cat([parameter.summed_grad for parameter in self.params]).numpy()
-        std = self.noise_multiplier * self.max_grad_norm
-        noised = torch.from_numpy(self._noise.add(total, std, grid_for(std)))
-        offset = 0
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002 - as Opacus calls it
+        """Forget everything that was accumulated; a step replaces the old gradients whatever they are."""
+        self._sum = ExactSum()
         for parameter in self.params:
-            part = noised[offset : offset + parameter.numel()]
-            parameter.grad = part.reshape(parameter.shape).to(parameter.dtype)
-            parameter.summed_grad = None
-            offset += parameter.numel()
-
-    def scale_grad(self) -> None:
-        """Divide by the public q * m, whatever the batch's size."""
-        for parameter in self.params:
-            parameter.grad /= self.expected_batch_size
+            parameter.grad_sample = None
 
 
 class DpSgd:
@@ -148,21 +180,24 @@ class DpSgd:
 
     def __init__(self, module: nn.Module, training: Training, *, divisor: float, noise: Noise) -> None:
         refuse_unsafe(module)
-        for layer in module.modules():
-            if type(layer) is nn.Linear:
-                layer.forward = _aligned(layer)  # type: ignore[method-assign, assignment]
         if not divisor > 0:
             raise ValueError("the divisor q * m must be positive")
+        self.block = block_for(divisor)
+        linear = [layer for layer in module.modules() if type(layer) is nn.Linear]
+        for layer in linear:
+            # The same parameters under the same names, with another forward pass.
+            layer.__class__ = _Linear
         # Features need no gradient, which torch reports on every step and which is right here.
         warnings.filterwarnings("ignore", message="Full backward hook is firing when gradients are computed")
         self._weight = training.target_weight
         # Gradients are those of the *sum* of record losses: a mean would tie each record's gradient to the others.
         self._module = GradSampleModule(module, batch_first=True, loss_reduction="sum")
         self._module.forbid_grad_accumulation()
+        self._module.train()
         self._optimizer = _PrivateOptimizer(
             torch.optim.SGD(module.parameters(), lr=training.learning_rate),
-            noise_multiplier=training.noise_multiplier,
-            clip_norm=training.clip_norm,
+            linear,
+            training,
             divisor=divisor,
             noise=noise,
         )
@@ -175,15 +210,14 @@ class DpSgd:
             targets: int64[b].
             silo: this silo's class in the routing head.
         """
-        with _one_thread():
+        with one_thread():
             self._optimizer.zero_grad(set_to_none=True)
             # An empty batch is one block of padding.
-            for start in range(0, max(len(features), 1), BLOCK):
-                rows, classes = features[start : start + BLOCK], targets[start : start + BLOCK]
-                self._backward(_padded(rows), _padded(classes), silo)
+            for start in range(0, max(len(features), 1), self.block):
+                rows, classes = features[start : start + self.block], targets[start : start + self.block]
+                self._backward(rows, classes, silo)
                 self._optimizer.clip_and_accumulate(len(rows))
             self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
 
     def check_rows(self, width: int, classes: int) -> None:
         """Refuse to train where a record's gradient has other bits at another place of a block or among other records.
@@ -196,11 +230,11 @@ class DpSgd:
             InputError: it has.
         """
         generator = torch.Generator().manual_seed(0)
-        features = 2.0 * torch.rand((BLOCK, width), generator=generator) - 1.0
-        targets = torch.arange(BLOCK) % classes
+        features = 2.0 * torch.rand((self.block, width), generator=generator) - 1.0
+        targets = torch.arange(self.block) % classes
         whole = self._fingerprints(features, targets)
-        places = torch.arange(BLOCK)
-        for order in (places.roll(1), places.roll(BLOCK // 2 - 1), places.flip(0), places[:1], places[-5:]):
+        places = torch.arange(self.block)
+        for order in (places.roll(1), places.roll(self.block // 2 - 1), places.flip(0), places[:1], places[-5:]):
             if not torch.equal(self._fingerprints(features[order], targets[order]), whole[order]):
                 raise InputError(
                     "On this machine a record's gradient depends on the records beside it, which breaks the privacy of "
@@ -209,22 +243,18 @@ class DpSgd:
                 )
 
     def _fingerprints(self, features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """int64[n]: equal for rows whose gradients are equal to the last bit."""
-        with _one_thread():
+        """int64[n]: equal for rows whose clipped contributions are equal to the last bit."""
+        with one_thread():
             self._optimizer.zero_grad(set_to_none=True)
-            self._backward(_padded(features), _padded(targets), 0)
-            prints = torch.zeros(BLOCK, dtype=torch.int64)
-            for sample in self._optimizer.grad_samples:
-                for _, part in _columns(sample):
-                    # Adding zero makes one zero of both; products and sums wrap around.
-                    bits = (part + 0.0).contiguous().view(torch.int32).long()
-                    weights = (2 * torch.arange(bits.shape[1]) + 1) * _ODD
-                    prints = prints * _ODD + (bits * weights).sum(dim=1)
+            self._backward(features, targets, 0)
+            # Products and sums wrap around.
+            rows = self._optimizer.contributions(len(features)).long()
+            prints = (rows * ((2 * torch.arange(rows.shape[1]) + 1) * _ODD)).sum(dim=1)
             self._optimizer.zero_grad(set_to_none=True)
         return prints[: len(features)]
 
     def _backward(self, features: torch.Tensor, targets: torch.Tensor, silo: int) -> None:
-        self._module.train()
+        features, targets = _padded(features, self.block), _padded(targets, self.block)
         target_logits, routing_logits = self._module(features)
         silos = torch.full((len(features),), silo, dtype=torch.int64)
         losses = self._weight * functional.cross_entropy(target_logits, targets, reduction="none") + (
@@ -233,39 +263,19 @@ class DpSgd:
         losses.sum().backward()  # type: ignore[no-untyped-call]
 
 
-def _aligned(layer: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What `layer` computes of a two-dimensional batch, with products of aligned rows, backwards as well."""
-
-    def forward(rows: torch.Tensor) -> torch.Tensor:
-        more_out, more_in = -layer.out_features % _ALIGNED, -layer.in_features % _ALIGNED
-        weight = functional.pad(layer.weight, (0, more_in, 0, more_out))
-        bias = None if layer.bias is None else functional.pad(layer.bias, (0, more_out))
-        return functional.linear(functional.pad(rows, (0, more_in)), weight, bias)[:, : layer.out_features]
-
-    return forward
+def block_for(divisor: float) -> int:
+    """Rows of a block: a power of two that follows from the public q * m alone, so that neighbours share it."""
+    block = SMALLEST_BLOCK
+    while block < MAXIMUM_ROWS and block < divisor:
+        block *= 2
+    return block
 
 
-def _columns(sample: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """A block's gradients of one parameter as (first column, float32[BLOCK, at most _COLUMNS])."""
-    rows = sample.reshape(BLOCK, -1)
-    for start in range(0, rows.shape[1], _COLUMNS):
-        yield start, rows[:, start : start + _COLUMNS]
-
-
-def _padded(rows: torch.Tensor) -> torch.Tensor:
-    """`rows` and zeros after them: BLOCK rows."""
-    return torch.cat([rows, rows.new_zeros((BLOCK - len(rows), *rows.shape[1:]))])
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    # More threads divide a matrix into other shapes, by a rule that is the library's own.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+def _padded(rows: torch.Tensor, block: int) -> torch.Tensor:
+    """`rows` and zeros after them: `block` rows."""
+    if len(rows) == block:
+        return rows
+    return functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, block - len(rows)))
 
 
 def refuse_unsafe(module: nn.Module) -> None:

@@ -21,7 +21,7 @@ from feddrm.contract.errors import InputError  # noqa: E402
 from feddrm.contract.plan import Plan  # noqa: E402
 from feddrm.features import Dataset  # noqa: E402
 from feddrm.method import trainer as trainer_module  # noqa: E402
-from feddrm.method.dpsgd import BLOCK, DpSgd  # noqa: E402
+from feddrm.method.dpsgd import DpSgd, block_for  # noqa: E402
 from feddrm.method.layout import initial_model, initial_personal, layout_of  # noqa: E402
 from feddrm.method.model import build, load_vectors  # noqa: E402
 from feddrm.method.trainer import Trainer, TrainingStopped  # noqa: E402
@@ -213,7 +213,7 @@ def test_gradients_are_computed_by_one_thread(make_plan: MakePlan) -> None:
     torch.set_num_threads(2)
     for rows in (0, 1, 36):
         stepper.step(*batch(dataset(1), slice(rows)), 0)
-    assert seen == [(1, BLOCK)] * 3
+    assert seen == [(1, block_for(1.0))] * 3
     assert torch.get_num_threads() == 2
 
 
@@ -324,7 +324,7 @@ def test_both_losses_are_added_before_the_one_clip(make_plan: MakePlan) -> None:
 
 @pytest.mark.parametrize("lam", [0.0, 0.3, 1.0])
 def test_below_the_clip_the_sum_is_the_plain_gradient(make_plan: MakePlan, lam: float) -> None:
-    plan = make_plan(clip_norm=1000.0, target_weight=lam)
+    plan = make_plan(clip_norm=100.0, target_weight=lam)
     noise = Recorder()
     stepper, _ = engine(plan, noise)
     features, targets = batch(dataset(3))
@@ -513,7 +513,7 @@ def test_gradients_cannot_accumulate(make_plan: MakePlan) -> None:
 
 def test_one_backward_pass_cannot_be_released_twice(make_plan: MakePlan) -> None:
     stepper, _ = engine(make_plan(), Recorder())
-    features, targets = batch(dataset(1, patients=BLOCK, records=1))
+    features, targets = batch(dataset(1, patients=block_for(1.0), records=1))
     target_logits, routing_logits = stepper._module(features)
     (functional.cross_entropy(target_logits, targets) + routing_logits.sum()).backward()
     stepper._optimizer.clip_and_accumulate()
