@@ -246,7 +246,14 @@ def test_a_demo_that_dies_leaves_no_process_behind(
     installed: Installed, tmp_path: Path, number: signal.Signals
 ) -> None:
     directory = tmp_path / "dying"
-    demo = installed.start("demo", "--dir", str(directory), start_new_session=True)
+    # Whoever runs the tests in the background of a shell hands an ignored SIGINT down to every process.
+    demo = installed.start(
+        "demo",
+        "--dir",
+        str(directory),
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         for _ in wait_for(lambda: (directory / "logs" / "site-6.log").exists() or demo.poll() is not None, 120):
             time.sleep(0.05)

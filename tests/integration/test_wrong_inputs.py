@@ -172,7 +172,7 @@ def without_torch(tmp_path: Path) -> dict[str, str]:
         "    return None if name.split('.')[0] in ('torch', 'opacus') else find(name, path, target)\n"
         "PathFinder.find_spec = hidden\n"
     )
-    return {"PYTHONPATH": str(tmp_path)}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
 
 
 def test_a_missing_extra_names_the_pip_line(small: SmallRun, tmp_path: Path, without_torch: dict[str, str]) -> None:
