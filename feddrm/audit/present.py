@@ -55,7 +55,8 @@ def _where(check: Check) -> str:
 
 def _job_lines(job: JobSummary) -> list[str]:
     return [
-        f"job {job.name}: {job.rounds_charged} rounds charged, {job.rounds_released} released; epsilon spent "
+        f"job {job.name}: {job.rounds_charged} rounds charged, {job.rounds_released} released"
+        f"{f', {job.rounds_kept} kept in the hospital' if job.rounds_kept else ''}; epsilon spent "
         f"{job.spent.pld:.3f} (RDP {job.spent.rdp:.3f}), without secure aggregation {job.spent_alone.pld:.3f}, "
         f"at delta {job.delta:.3g}; cap {job.caps.job_epsilon:.3g}"
     ]
@@ -89,6 +90,7 @@ def _ledger_json(verdict: Verdict) -> dict[str, Any]:
                 "life_epsilon_cap": job.caps.life_epsilon,
                 "rounds_reserved": job.rounds_charged,
                 "rounds_released": job.rounds_released,
+                "rounds_kept": job.rounds_kept,
             }
             for job in jobs
         ],

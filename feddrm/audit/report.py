@@ -18,9 +18,11 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 
 from feddrm.audit.chart import Chart, draw
 from feddrm.audit.court import Verdict, believed_rosters
+from feddrm.audit.mechanisms import mechanisms
 from feddrm.audit.present import status_of
 from feddrm.audit.words import ADVERSARIES, CHECKS, GLOSSARY, UNPROTECTED
 from feddrm.cli import printable
+from feddrm.contract.charge import charge
 from feddrm.contract.errors import FeddrmError
 from feddrm.contract.files import read_bounded
 from feddrm.contract.kit import FederationRoot
@@ -136,6 +138,7 @@ def _environment() -> Environment:
     environment.filters["eps"] = lambda value: f"{value:.3f}"
     environment.filters["short"] = lambda digest: f"{digest.hex()[:16]}…"
     environment.filters["status"] = status_of
+    environment.filters["mechanisms"] = lambda plan: mechanisms(charge(plan).events)
     environment.filters["general"] = lambda value: f"{value:g}".replace("e-0", "e-")
     return environment
 

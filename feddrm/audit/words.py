@@ -18,7 +18,7 @@ CHECKS: Final = {
     "times": "Entries stand in the order of time.",
     "plan": "The job follows terms that the operator signed.",
     "caps": "The job stays below the limits that the hospital set for itself.",
-    "order": "Each round was charged before it was trained and ended once.",
+    "order": "Each round was charged before anything was read for it, and ended once.",
     "reservations": "Every charged round costs what the signed plan says.",
     "epsilon": "The privacy loss, computed anew from the entries, is not above what the hospital claimed.",
     "unreleased": "Not too many rounds were charged without a result.",
@@ -47,9 +47,15 @@ ADVERSARIES: Final = (
         "They see every sum and know their own parts of it.",
     ),
     (
+        "A hospital that adds no noise to a sum whose noise comes in shares",
+        "the figure with secure aggregation",
+        "It counts as a colluding one: its share is none of those that are counted.",
+    ),
+    (
         "Whoever broke secure aggregation and sees one hospital's updates",
         "the figure without secure aggregation",
-        "While training, each hospital adds all of its noise itself, so there the two figures are equal.",
+        "While training, each hospital adds all of its noise itself, so there the two figures are equal. Of sums whose "
+        "noise comes in shares such a reader sees one share only.",
     ),
     (
         "Somebody who knows all other patients' records",
@@ -114,6 +120,10 @@ GLOSSARY: Final = (
         "How strict the promise is; smaller is stricter. Odds about one patient change by a factor of at most e to the "
         "power of epsilon.",
     ),
+    (
+        "discrete Gaussian noise",
+        "Gaussian noise among whole numbers, drawn without rounding, as sums of masked numbers need it.",
+    ),
     ("head", "A signed statement of a ledger's size and fingerprint, which other hospitals keep as witnesses."),
     (
         "ledger",
@@ -128,6 +138,11 @@ GLOSSARY: Final = (
     (
         "secure aggregation",
         "Hospitals send masked updates; only their sum can be read, never one hospital's update.",
+    ),
+    (
+        "share of noise",
+        "A hospital's part of the noise in a secure sum. The shares that are counted make up the noise multiplier; "
+        "those of colluding hospitals are not counted.",
     ),
     (
         "unit of privacy",
