@@ -21,7 +21,7 @@ MAXIMUM_ATTEMPTS: Final = 5
 
 def break_session(job: Job, room: Room, phase: Running, reason: str, *, masked: bool) -> None:
     """Go on after a session that cannot produce a sum. `masked`: a member may have sent a masked input."""
-    room.effects.append(Journal(f"round {phase.round} attempt {phase.attempt} broke: {reason}"))
+    room.effects.append(Journal(f"{job.name(phase.round)} attempt {phase.attempt} broke: {reason}"))
     session = phase.session
     settled = punish(job, room, session, broken=True)
     judge_accusations(job, session, phase.resting, settled)

@@ -13,22 +13,23 @@ from feddrm.contract.documents import canonical
 from feddrm.contract.messages import Publish, RoundOutcome, RoundSummary
 from feddrm.contract.rounds import Ack
 from feddrm.contract.signed import Signed, signers
-from feddrm.method.update import apply, model_hash
+from feddrm.method.progress import advance
+from feddrm.method.update import model_hash
 from secagg.server import Published
 from secagg.wire import Frame
 
 
 def publish(job: Job, room: Room, phase: Running, published: Published) -> None:
-    """Compute the next model, keep the sum, and tell the members of it."""
+    """Compute the next state, keep the sum, and tell the members of it."""
     plan, session = job.plan, phase.session
     punish(job, room, session, broken=False)
     frame = published.frame
     count = len(published.survivors)
-    model = apply(
-        job.model, published.words32, count, plan.secure_aggregation.fraction_bits, plan.training.server_learning_rate
-    )
+    stage = job.stage(phase.round)
+    model = advance(plan, job.layout, stage, job.model, published.words32, published.words64, count)
     ack = Ack(
         plan=job.hash,
+        stage=stage,
         round=phase.round,
         session=session.state.session,
         sum=published.sum,
@@ -53,7 +54,7 @@ def publish(job: Job, room: Room, phase: Running, published: Published) -> None:
     opened = f"; mask keys of {', '.join(job.phase.opened)} were opened" if job.phase.opened else ""
     room.effects += [
         StoreBlob(SUMS, frame.attachment),
-        Journal(f"round {phase.round}: sum of {', '.join(published.survivors)} published{opened}"),
+        Journal(f"{job.name(phase.round)}: sum of {', '.join(published.survivors)} published{opened}"),
     ]
     for silo in job.phase.waiting():
         publish_to(job.phase, room, silo)
@@ -97,10 +98,19 @@ def advance_acks(job: Job, room: Room, phase: Acknowledging) -> None:
         cohort = phase.session.announcement.cohort
         job.conclude(
             RoundOutcome(phase.round, acks, phase.sum),
-            RoundSummary(phase.round, phase.attempt, "published", cohort, phase.survivors, phase.opened, phase.sum),
+            RoundSummary(
+                round=phase.round,
+                attempt=phase.attempt,
+                outcome="published",
+                cohort=cohort,
+                survivors=phase.survivors,
+                mask_keys_opened=phase.opened,
+                sum=phase.sum,
+                stage=job.stage(phase.round),
+            ),
             phase.model,
         )
-        room.effects.append(Journal(f"round {phase.round} is certified by {len(acks)} silos"))
+        room.effects.append(Journal(f"{job.name(phase.round)} is certified by {len(acks)} silos"))
         begin_round(job, room)
         tell(job, room)
         return

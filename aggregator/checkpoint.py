@@ -26,6 +26,7 @@ from feddrm.contract.roster import verify_roster
 from feddrm.contract.signed import Signature, Signed
 from feddrm.contract.signed_plan import verify_plan
 from feddrm.method.layout import layout_of
+from feddrm.method.progress import state_size
 from feddrm.method.update import model_hash
 
 _VERSION = 3
@@ -106,7 +107,7 @@ def _read_job(raw: Mapping[str, Any], federation: str, operator: bytes, blobs: B
     layout = layout_of(plan.plan)
     model = np.frombuffer(blobs.get(MODELS, bytes.fromhex(raw["model"])), dtype="<i8").astype(np.int64)
     models = [bytes.fromhex(entry) for entry in raw["models"]]
-    if model_hash(model) != models[-1] or len(model) != layout.shared_size:
+    if model_hash(model) != models[-1] or len(model) != state_size(plan.plan, layout):
         raise VerificationError("The stored model is not the one that the job's state names.")
     return Job(
         signed_plan=plan,

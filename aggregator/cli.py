@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 app = make_app("feddrm-aggregator", "Run a federation's coordinator, and operate it.")
 plan_app = make_app("plan", "Check and sign plans.")
 job_app = make_app("job", "Start and stop jobs.")
-release_app = make_app("release", "List and publish releases.")
+release_app = make_app("release", "List, describe and publish releases.")
 app.add_typer(plan_app, name="plan", help="Check and sign plans.")
 app.add_typer(job_app, name="job", help="Start and stop jobs.")
-app.add_typer(release_app, name="release", help="List and publish releases.")
+app.add_typer(release_app, name="release", help="List, describe and publish releases.")
 enrolment.register(app)
 
 OperatorOption = Annotated[Path, typer.Option("--operator", metavar="DIR", help="The operator's directory.")]
@@ -236,6 +236,28 @@ def release_list(operator: OperatorOption, form: FormatOption = Format.TEXT) -> 
         },
         table(("release", "plan", "signatures", ""), rows) if rows else "There is no release yet.",
     )
+
+
+@release_app.command("card")
+def release_card(
+    release: Annotated[str, typer.Argument(metavar="ID", help="As shown by release list.")],
+    operator: OperatorOption,
+    form: FormatOption = Format.TEXT,
+) -> None:
+    """Print a release's model card (Markdown), from the plan and the statement that silos signed."""
+    from aggregator.homes import load_operator_home
+    from aggregator.operator_client import OperatorClient
+    from feddrm.contract.release import verify_release
+    from feddrm.method.card import render_card
+
+    with OperatorClient(operator) as client:
+        found = next((r for r in client.releases().releases if r.id == release), None)
+    if found is None:
+        raise InputError(f"There is no release {release}.", remedy="See: release list")
+    # The coordinator's word is not taken: signatures are checked against the operator's own roster.
+    verified = verify_release(found.statement, plan=found.signed_plan, roster=load_operator_home(operator).roster)
+    card = render_card(verified)
+    emit(form, {"id": verified.id, "card": card}, card.rstrip())
 
 
 @release_app.command("publish")

@@ -211,7 +211,7 @@ class Coordinator:
         room.effects.append(Journal(f"job {plan.plan.name} started with {len(plan.plan.silos)} silos"))
         for silo in plan.plan.silos:
             room.send(silo, JobOffer(signed))
-        if plan.plan.training.rounds == 0:
+        if job.rounds == 0:
             outcomes.begin_round(job, room)
 
     def _release(self, room: Room, release: str) -> None:

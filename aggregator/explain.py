@@ -10,6 +10,15 @@ from feddrm.contract.announce import smallest_cohort, value_bound
 from feddrm.contract.errors import NotAuthorisedError
 from feddrm.contract.plan import Plan
 from feddrm.contract.roster import Roster
+from feddrm.contract.schedule import (
+    NAMES,
+    STAGE_EVALUATE,
+    STAGE_PERSONAL,
+    STAGE_ROUTING,
+    last_round,
+    rounds_of,
+)
+from feddrm.contract.stages import DiscreteEvent, entry_bound
 from feddrm.method.coarse import query_bits, record_bits
 from feddrm.method.layout import embedding_width, layout_of
 from secagg.session import vector_size
@@ -54,11 +63,13 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
     absent = count - quorum
     size = layout_of(plan).shared_size
     used = count * (value_bound(plan) + 1)
+    stages = stage_costs(plan)
     certificate = count - sums.threshold + sums.colluders + 1
     figures: dict[str, Any] = {
         "name": plan.name,
         "silos": list(plan.silos),
-        "rounds": training.rounds,
+        "rounds": last_round(plan),
+        "stages": [stage.document() for stage in stages],
         "epsilon": cost.epsilon,
         "epsilon_without_secure_aggregation": cost.epsilon_alone,
         "delta": cost.delta,
@@ -75,9 +86,11 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
     }
     lines = (
         f"{plan.name}: {count} silos, {training.rounds} rounds of {training.local_steps} steps.",
+        *(stage.line() for stage in stages if len(stages) > 1),
         f"A completed job costs each patient epsilon {cost.epsilon:.3f} at delta {cost.delta:g}, at every silo alike.",
-        f"If secure aggregation were broken, a silo's own updates would still cost no more than epsilon "
+        f"If secure aggregation were broken, a silo's own messages would still cost no more than epsilon "
         f"{cost.epsilon_alone:.3f}.",
+        *_shares(plan),
         f"A round needs {quorum} of {count} silos: {_absent(absent)}.",
         f"A sum stays secret from the coordinator together with {sums.colluders} dishonest "
         f"{'silo' if sums.colluders == 1 else 'silos'}; "
@@ -90,6 +103,66 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
     )
     return Meaning(
         figures, lines, _warnings(plan, absent, cost.epsilon), () if roster is None else _problems(plan, roster)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """One stage of a plan: what it costs alone. Stages compose to less than the sum of these."""
+
+    name: str
+    rounds: int
+    epsilon: float
+    epsilon_alone: float
+    ring_bits: float | None
+
+    def document(self) -> dict[str, Any]:
+        """For --format json."""
+        return {
+            "stage": self.name,
+            "rounds": self.rounds,
+            "epsilon": self.epsilon,
+            "epsilon_without_secure_aggregation": self.epsilon_alone,
+            "ring_bits": self.ring_bits,
+        }
+
+    def line(self) -> str:
+        """For people."""
+        rounds = "" if self.rounds == 1 else f", {self.rounds} rounds"
+        alone = "" if self.epsilon_alone == self.epsilon else f" (without secure aggregation {self.epsilon_alone:.3f})"
+        ring = "" if self.ring_bits is None else f"; a silo's entries use {self.ring_bits:.1f} of 40 bits"
+        return f"  {self.name}{rounds}: by itself epsilon {self.epsilon:.3f}{alone}{ring}."
+
+
+def stage_costs(plan: Plan) -> tuple[StageCost, ...]:
+    """What each stage that runs costs by itself, in order."""
+    from feddrm.contract.charge import charge, round_event, stage_events
+
+    found = []
+    for stage, _ in stage_events(plan):
+        alone = charge(plan, stage)
+        event, most = round_event(plan, stage), _largest_silo(plan, stage)
+        ring = None if most is None or not isinstance(event, DiscreteEvent) else math.log2(entry_bound(event, most))
+        rounds = 1 if stage == STAGE_PERSONAL else len(rounds_of(plan, stage))
+        found.append(StageCost(NAMES[stage], rounds, alone.epsilon, alone.epsilon_alone, ring))
+    return tuple(found)
+
+
+def _largest_silo(plan: Plan, stage: int) -> int | None:
+    if stage == STAGE_ROUTING and plan.routing_fit is not None:
+        return plan.routing_fit.largest_silo
+    if stage == STAGE_EVALUATE and plan.evaluation is not None:
+        return plan.evaluation.largest_silo
+    return None
+
+
+def _shares(plan: Plan) -> tuple[str, ...]:
+    sections = (plan.routing_fit, plan.evaluation)
+    if not any(section is not None and section.noise == "shares" for section in sections):
+        return ()
+    return (
+        f"Noise in shares counts on {plan.shares} honest silos in every sum: the smallest sum has "
+        f"{plan.smallest_cohort}, of which {plan.secure_aggregation.colluders} may conspire.",
     )
 
 
@@ -115,8 +188,14 @@ def _warnings(plan: Plan, absent: int, epsilon: float) -> tuple[str, ...]:
         )
     if absent == 0:
         found.append(f"with threshold {plan.secure_aggregation.threshold} one absent hospital stops the whole job.")
-    if plan.training.rounds == 0:
+    if plan.training.rounds == 0 and plan.routing_fit is None:
         found.append("no rounds: the release is the initial model, which has seen no patient.")
+    if plan.model.kind == "linear":
+        found.append("a linear model has no trunk: queries show the coordinator features, coarse but unmixed.")
+    if plan.evaluation is not None and plan.evaluation.required:
+        found.append(
+            "without its one round of evaluation the job has no release (evaluation.required = false allows one)."
+        )
     bits = query_bits(plan)
     if bits > min(_MANY_BITS, record_bits(plan.schema_)):
         found.append(

@@ -16,10 +16,13 @@ from feddrm.contract.announce import Place, outcome_hash, smallest_cohort
 from feddrm.contract.chunks import blob_hash
 from feddrm.contract.messages import CoordinatorEvent, PlanAnswer, Ready, RoundOutcome, RoundSummary
 from feddrm.contract.plan import Plan
+from feddrm.contract.release import Reached
 from feddrm.contract.roster import Roster, roster_hash
+from feddrm.contract.schedule import describe, last_round, stage_of
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan
-from feddrm.method.layout import Layout, initial_model, layout_of
+from feddrm.method.layout import Layout, layout_of
+from feddrm.method.progress import initial_state, reached, segments
 from feddrm.method.update import model_hash
 
 LOST_IN_A_ROW: Final = 3
@@ -81,7 +84,7 @@ class Room:
 
 @dataclass(slots=True)
 class Job:
-    """One job. `models[r]` is the hash of the shared model after round r; `model` the newest one, int64[n].
+    """One job. `models[r]` is the hash of its state after round r; `model` the newest state (feddrm.method.progress).
 
     `barred` holds silos left out until another agent process of theirs appears, or for good: (boot, why).
     `offences` counts proven faults of a silo, `accusers` holds who ever blamed it in this job, `quarrels` how often one
@@ -117,7 +120,7 @@ class Job:
     def start(cls, plan: SignedPlan, roster: Roster, signed_roster: Signed, now_ms: int) -> Self:
         """The job of a verified plan, in its first phase."""
         layout = layout_of(plan.plan)
-        model = initial_model(layout, plan.hash)
+        model = initial_state(plan.plan, layout, plan.hash)
         return cls(
             signed_plan=plan,
             roster=roster,
@@ -163,20 +166,38 @@ class Job:
         """The identity key of a silo of the plan, from the roster that the plan names."""
         return self.roster.find(silo, "silo").identity
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds the job has in all its stages."""
+        return last_round(self.plan)
+
+    def stage(self, number: int) -> int:
+        """The stage of a round."""
+        return stage_of(self.plan, number)
+
+    def name(self, number: int) -> str:
+        """A round in words."""
+        return describe(self.plan, number)
+
     def place(self) -> Place:
         """What the next announcement is about."""
+        number = len(self.outcomes) + 1
+        stage = self.stage(number)
+        words32, words64 = segments(self.plan, self.layout, stage)
         return Place(
             plan=self.hash,
             roster=roster_hash(self.signed_roster.body),
             layout=self.layout.fingerprint(),
-            words32=self.layout.shared_size,
-            round=len(self.outcomes) + 1,
+            words32=words32,
+            words64=words64,
+            stage=stage,
+            round=number,
             model=self.models[-1],
             previous=outcome_hash(self.outcomes[-1] if self.outcomes else None),
         )
 
     def conclude(self, outcome: RoundOutcome, summary: RoundSummary, model: npt.NDArray[np.int64] | None) -> None:
-        """Write down how a round ended; `model` is the next one, None when the round was lost."""
+        """Write down how a round ended; `model` is the next state, None when the round was lost."""
         self.outcomes.append(outcome)
         self.history.append(summary)
         if model is not None:
@@ -188,6 +209,10 @@ class Job:
     def published(self) -> int:
         """How many rounds were published so far."""
         return sum(outcome.lost is None for outcome in self.outcomes)
+
+    def reached(self) -> Reached:
+        """How far the job came in each stage."""
+        return reached(self.plan, self.layout, self.model, self.published())
 
     def lost_in_a_row(self) -> int:
         """How many of the newest rounds were lost."""
@@ -204,5 +229,5 @@ class Job:
 
 
 def model_bytes(job: Job) -> bytes:
-    """The newest shared model as its blob holds it: int64, little-endian."""
+    """The newest state as its blob holds it: int64, little-endian."""
     return job.model.astype("<i8", copy=False).tobytes()

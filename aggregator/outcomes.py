@@ -22,12 +22,11 @@ def begin_round(job: Job, room: Room) -> None:
     now = room.stamp.now_ms
     if job.lost_in_a_row() >= LOST_IN_A_ROW:
         end(job, room, completed=False, reason=f"{LOST_IN_A_ROW} rounds in a row were lost; see the log for why")
-    elif len(job.outcomes) < job.plan.training.rounds:
+    elif shortfall := _shortfall(job):
+        end(job, room, completed=False, reason=shortfall)
+    elif len(job.outcomes) < job.rounds:
         pause = BACKOFF_MS << job.lost_in_a_row() if job.lost_in_a_row() else 0
         job.phase = Gathering(len(job.outcomes) + 1, 1, now, now + pause)
-    elif (published := job.published()) < job.plan.training.required_rounds:
-        needed = job.plan.training.required_rounds
-        end(job, room, completed=False, reason=f"{published} rounds were published; a release requires {needed}")
     else:
         job.phase = Proposing(statement_of(job), now)
         room.effects += [
@@ -36,6 +35,15 @@ def begin_round(job: Job, room: Room) -> None:
         ]
         for silo in job.accepting:
             propose(job, room, silo)
+
+
+def _shortfall(job: Job) -> str:
+    """Why no release can come of the job any more, or nothing; asked when a stage has ended, before the next one is
+    charged to anybody."""
+    done = len(job.outcomes)
+    if done == 0 or (done < job.rounds and job.stage(done + 1) == job.stage(done)):
+        return ""
+    return job.reached().shortfall(job.plan, up_to=job.stage(done))
 
 
 def propose(job: Job, room: Room, silo: str) -> None:
@@ -52,12 +60,12 @@ def propose(job: Job, room: Room, silo: str) -> None:
 
 
 def lose(job: Job, room: Room, number: int, attempt: int, cohort: tuple[str, ...], reason: str) -> None:
-    """Declare a round lost: signed by the round key, its budget stays spent, the model stays."""
-    lost = Lost(plan=job.hash, round=number, reason=reason[:200])
+    """Declare a round lost: signed by the round key, its budget stays spent, the state stays."""
+    lost = Lost(plan=job.hash, stage=job.stage(number), round=number, reason=reason[:200])
     outcome = RoundOutcome(number, lost=sign_lost(lost, room.signer))
-    summary = RoundSummary(number, attempt, "lost", cohort, (), (), b"")
+    summary = RoundSummary(number, attempt, "lost", cohort, (), (), b"", job.stage(number))
     job.conclude(outcome, summary, None)
-    room.effects.append(Journal(f"round {number} is lost: {reason}"))
+    room.effects.append(Journal(f"{job.name(number)} is lost: {reason}"))
     for presence in room.presences.values():
         # Also a silo that has the round's sum already must hear that it does not count.
         presence.told = min(presence.told, number - 1)

@@ -6,6 +6,7 @@ from typing import Any
 
 from feddrm.cli import table
 from feddrm.contract.messages import Status
+from feddrm.contract.schedule import NAMES
 
 
 def status_document(status: Status) -> dict[str, Any]:
@@ -18,11 +19,13 @@ def status_document(status: Status) -> dict[str, Any]:
         "state": status.state,
         "round": status.round,
         "rounds": status.rounds,
+        "stage": NAMES.get(status.stage, ""),
         "attempt": status.attempt,
         "step": status.step,
         "waiting_for": list(status.waiting_for),
         "detail": status.detail,
         "release": status.release,
+        "evaluation": {f.name: {"value": f.value, "deviation": f.deviation} for f in status.figures},
         "silos": [
             {
                 "name": silo.name,
@@ -36,6 +39,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "history": [
             {
                 "round": entry.round,
+                "stage": NAMES[entry.stage],
                 "attempt": entry.attempt,
                 "outcome": entry.outcome,
                 "cohort": list(entry.cohort),
@@ -53,7 +57,7 @@ def status_text(document: dict[str, Any]) -> str:
     job = document["job"] or "no job"
     head = f"{document['federation']}: {job}, {document['state']}"
     if document["rounds"]:
-        head += f", round {document['round']} of {document['rounds']}"
+        head += f", round {document['round']} of {document['rounds']} ({document['stage']})"
     if document["attempt"] > 1:
         head += f", attempt {document['attempt']}"
     rows = [
@@ -61,6 +65,10 @@ def status_text(document: dict[str, Any]) -> str:
         for s in document["silos"]
     ]
     lines = [head, *([document["detail"]] if document["detail"] else [])]
+    lines += [
+        f"evaluation: {name} {100 * figure['value']:.1f} % (noise of {100 * figure['deviation']:.1f} points)"
+        for name, figure in document["evaluation"].items()
+    ]
     if rows:
         lines.append(table(("silo", "connected", "state", "rounds", "capacity"), rows))
     return "\n".join(lines)

@@ -10,16 +10,17 @@ import safetensors.numpy
 
 from aggregator.job import Job
 from feddrm.contract.messages import ReleaseSummary
-from feddrm.contract.release import Bundle, make_statement, release_id
+from feddrm.contract.release import Bundle, release_id
 from feddrm.contract.signed import Signature, Signed
 from feddrm.contract.signed_plan import SignedPlan
+from feddrm.method import progress
 from feddrm.method.layout import layout_of
-from feddrm.method.update import head_hash, head_tensors, trunk_hash, trunk_tensors
+from feddrm.method.update import head_tensors, trunk_tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A release that silos have signed or may still sign. `model` is the name of the model's blob."""
+    """A release that silos have signed or may still sign. `model` is the name of the last state's blob."""
 
     plan: SignedPlan
     statement: bytes
@@ -44,23 +45,26 @@ class Candidate:
 
     def summary(self) -> ReleaseSummary:
         """As the operator lists it."""
-        return ReleaseSummary(self.id, self.plan.hash, len(self.signatures), self.threshold, self.published)
+        return ReleaseSummary(
+            id=self.id,
+            plan=self.plan.hash,
+            signatures=len(self.signatures),
+            threshold=self.threshold,
+            published=self.published,
+            signed_plan=self.plan.signed,
+            statement=self.signed,
+        )
 
 
 def statement_of(job: Job) -> bytes:
     """The release statement's body that every silo of the job derives too."""
-    return make_statement(
-        job.signed_plan,
-        trunk=trunk_hash(job.layout, job.model),
-        head=head_hash(job.layout, job.model),
-        layout=job.layout.fingerprint(),
-        rounds=job.published(),
-    ).body()
+    return progress.statement_of(job.signed_plan, job.layout, job.model, job.published()).body()
 
 
-def bundle_of(candidate: Candidate, model: npt.NDArray[np.int64]) -> Bundle:
-    """The files of a release. `model` is int64[shared_size], the last one of the job."""
+def bundle_of(candidate: Candidate, state: npt.NDArray[np.int64]) -> Bundle:
+    """The files of a release. `state` is the last one of the job (feddrm.method.progress)."""
     layout = layout_of(candidate.plan.plan)
+    model = progress.shared_model(candidate.plan.plan, layout, state)
     return Bundle(
         plan=candidate.plan.signed,
         statement=candidate.signed,

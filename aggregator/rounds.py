@@ -61,7 +61,9 @@ def announce(job: Job, room: Room, phase: Gathering) -> None:
     )
     job.phase = Running(phase.round, phase.attempt, session, phase.resting, phase.certificate)
     room.effects.append(
-        Journal(f"round {phase.round} attempt {phase.attempt}: announced to {len(cohort)} silos ({', '.join(cohort)})")
+        Journal(
+            f"{job.name(phase.round)} attempt {phase.attempt}: announced to {len(cohort)} silos ({', '.join(cohort)})"
+        )
     )
     for silo in cohort:
         room.send(silo, outbox[silo])

@@ -11,6 +11,7 @@ from aggregator.phases import Aborting, Acknowledging, Ended, Gathering, Proposi
 from feddrm.contract.messages import HISTORY_LIMIT, SiloStatus, Status
 from feddrm.contract.release import release_id
 from feddrm.contract.signed import Signed
+from feddrm.method.card import figures_of
 from secagg.wire import Step
 
 _DOING = {
@@ -40,7 +41,7 @@ def status_of(coordinator: Coordinator, room: Room, capacity: Mapping[str, int])
         job="" if job is None else job.plan.name,
         state=state,
         round=0 if job is None else _round(job),
-        rounds=0 if job is None else job.plan.training.rounds,
+        rounds=0 if job is None else job.rounds,
         attempt=attempt,
         step=step,
         waiting_for=waiting,
@@ -57,11 +58,13 @@ def status_of(coordinator: Coordinator, room: Room, capacity: Mapping[str, int])
         history=() if job is None else tuple(job.history[-HISTORY_LIMIT:]),
         detail=detail,
         release=coordinator.releases.current,
+        stage=0 if job is None or not job.rounds else job.stage(_round(job)),
+        figures=() if job is None else figures_of(job.plan, job.reached().evaluation),
     )
 
 
 def _round(job: Job) -> int:
-    return min(len(job.outcomes) + 1, job.plan.training.rounds)
+    return min(len(job.outcomes) + 1, job.rounds)
 
 
 def _phase(job: Job, room: Room) -> tuple[str, str, int, tuple[str, ...], str]:

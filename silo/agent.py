@@ -20,14 +20,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from feddrm.contract.announce import STAGE_TRAIN
 from feddrm.contract.errors import FeddrmError, UnreachableError
 from feddrm.contract.home import SiloHome
 from feddrm.contract.messages import CoordinatorEvent, Hello, RosterOffer, SiloEvent
+from feddrm.contract.schedule import STAGE_TRAIN
 from silo.boundary import survivable
 from silo.context import Context
 from silo.effects import (
     Connected,
+    Contribute,
+    Contributed,
     Effect,
     Event,
     Fetched,
@@ -39,6 +41,7 @@ from silo.effects import (
     StopTraining,
     Train,
     Trained,
+    Tune,
     Upload,
     Uploaded,
 )
@@ -196,7 +199,7 @@ class Agent:
 
     def _handle(self, event: Event) -> None:
         self._perform(self._participant.handle(event, now_ms()))
-        if self._demo.keep is not None and isinstance(event, Trained):
+        if self._demo.keep is not None and isinstance(event, Trained | Contributed):
             self._keep(event, self._demo.keep)
         self._begin_anew()
         self._wake.set()
@@ -226,16 +229,21 @@ class Agent:
                     logger.log(logging.WARNING if effect.warning else logging.INFO, effect.text)
                 case StopTraining():
                     self._stop_training.set()
-                case LoadData() | Train() | Upload() | FetchSum():
+                case LoadData() | Train() | Contribute() | Tune() | Upload() | FetchSum():
                     self._begin(effect)
 
-    def _begin(self, effect: LoadData | Train | Upload | FetchSum) -> None:
+    def _begin(self, effect: LoadData | Train | Contribute | Tune | Upload | FetchSum) -> None:
         match effect:
             case LoadData():
                 self._start(self._report(lambda: self._worker.read(effect)))
             case Train():
                 stop = self._stop_training = threading.Event()
                 self._start(self._report(lambda: self._worker.round(effect, stop)))
+            case Contribute():
+                self._start(self._report(lambda: self._worker.contribute(effect)))
+            case Tune():
+                stop = self._stop_training = threading.Event()
+                self._start(self._report(lambda: self._worker.tune(effect, stop)))
             case Upload():
                 self._begin_upload(effect)
             case FetchSum():
@@ -293,8 +301,9 @@ class Agent:
             self._fetching.discard(effect.blob)
         self._handle(Fetched(effect.blob, data))
 
-    def _keep(self, event: Trained, folder: Path) -> None:
-        q = self._context.state.update(event.plan_hash, STAGE_TRAIN, event.round)
+    def _keep(self, event: Trained | Contributed, folder: Path) -> None:
+        stage = event.stage if isinstance(event, Contributed) else STAGE_TRAIN
+        q = self._context.state.update(event.plan_hash, stage, event.round)
         if q is not None:
             np.save(folder / f"round-{event.round:04d}-{self._member.name}.npy", q)
 

@@ -20,7 +20,7 @@ from silo.agent import Agent, Demo, now_ms
 from silo.answers import Answers
 from silo.begun import refuse_older, refuse_vanished, remember
 from silo.books import caps_of, origin_of
-from silo.context import Context, commitment_key
+from silo.context import Context, commitment_key, held_out_key
 from silo.database import LEDGER_REMEDY
 from silo.home import AgentSettings, Home, exclusive
 from silo.inference import Answerer
@@ -113,10 +113,15 @@ def _context(
 
 
 def _workshop(home: Home, context: Context, settings: AgentSettings) -> Workshop:
-    # The key is read here: the worker thread must not touch the database.
+    # The keys are read here: the worker thread must not touch the database.
     key = commitment_key(context.state, context.entropy)
     return Workshop(
-        home, context.me, settings.torch_threads, os.urandom, lambda digest, nonce: commit_dataset(key, digest, nonce)
+        home,
+        context.me,
+        settings.torch_threads,
+        os.urandom,
+        lambda digest, nonce: commit_dataset(key, digest, nonce),
+        held_out_key(context.state, context.entropy),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from feddrm.contract.charge import Charge, round_event
 from feddrm.contract.policy import Policy
 from feddrm.contract.release import schema_hash
+from feddrm.contract.schedule import STAGE_PERSONAL, place_of_tuning
 from privacy.commitments import commit_update
 from privacy.events import Event
 from privacy.handover import Carry
@@ -136,15 +137,15 @@ class Books:
         Such an agent does not know which sessions it masked an update in, or released shares in.
         """
         gate, state, following = self._context.gate, self._context.state, job.round + 1
-        committed = gate.committed(work.plan_hash, work.stage, following) is not None
-        if committed and state.update(job.plan, work.stage, following) is None:
+        committed = gate.committed(work.plan_hash, work.stage(following), following) is not None
+        if committed and state.update(job.plan, work.stage(following), following) is None:
             return True
-        rounds = work.plan.training.rounds
-        return any(gate.reserved(work.plan_hash, work.stage, n) is not None for n in range(following + 1, rounds + 1))
+        later = range(following + 1, work.rounds + 1)
+        return any(gate.reserved(work.plan_hash, work.stage(n), n) is not None for n in later)
 
     def starts_from(self, work: Work, number: int) -> bytes | None:
         """Hash of the model for which a round was charged, or None if it was not."""
-        reservation = self._context.gate.reserved(work.plan_hash, work.stage, number)
+        reservation = self._context.gate.reserved(work.plan_hash, work.stage(number), number)
         if reservation is None:
             return None
         leaf = self._context.ledger.leaf(reservation.leaf)
@@ -152,7 +153,7 @@ class Books:
 
     def charged(self, work: Work, number: int) -> bool:
         """Whether a round was charged, by this process or one before it."""
-        return self._context.gate.reserved(work.plan_hash, work.stage, number) is not None
+        return self._context.gate.reserved(work.plan_hash, work.stage(number), number) is not None
 
     def reserve(self, work: Work, number: int, model: bytes, now_ms: int) -> None:
         """Charge a round, before anything is read. `model`: hash of the model that it starts from.
@@ -160,30 +161,31 @@ class Books:
         Raises:
             BudgetRefused: over a cap, charged before, or another round is unresolved.
         """
-        self._context.gate.reserve(work.plan_hash, work.stage, number, event_of(work), model=model, now_ms=now_ms)
+        stage, event = work.stage(number), event_of(work, number)
+        self._context.gate.reserve(work.plan_hash, stage, number, event, model=model, now_ms=now_ms)
 
     def commit(self, work: Work, number: int, q: Integers, now_ms: int) -> None:
         """Commit to a round's quantised update; again for the same update: nothing."""
         gate = self._context.gate
-        reservation = gate.reserved(work.plan_hash, work.stage, number)
+        reservation = gate.reserved(work.plan_hash, work.stage(number), number)
         if reservation is None:
             raise LookupError("an update exists whose round was never charged")
         key = commitment_key(self._context.state, self._context.entropy)
-        update = commit_update(key, work.plan_hash, work.stage, number, q.astype("<i8").tobytes())
+        update = commit_update(key, work.plan_hash, work.stage(number), number, q.astype("<i8").tobytes())
         gate.commit(reservation, update, now_ms=now_ms)
 
     def released(self, work: Work, number: int, total: bytes, model: bytes, now_ms: int) -> None:
         """A certified sum has this silo's update in it. Nothing if the round was not charged, or has ended."""
         gate = self._context.gate
-        if gate.committed(work.plan_hash, work.stage, number) is None or not self._open(work, number):
+        if gate.committed(work.plan_hash, work.stage(number), number) is None or not self._open(work, number):
             return
-        gate.release(work.plan_hash, work.stage, number, sum=total, model=model, now_ms=now_ms)
+        gate.release(work.plan_hash, work.stage(number), number, sum=total, model=model, now_ms=now_ms)
 
     def abandon(self, work: Work, number: int, reason: AbortReason, now_ms: int) -> bool:
         """End a charged round without a release; True if there was one to end."""
         if not self._open(work, number):
             return False
-        self._context.gate.abort(work.plan_hash, work.stage, number, reason, now_ms=now_ms)
+        self._context.gate.abort(work.plan_hash, work.stage(number), number, reason, now_ms=now_ms)
         return True
 
     def close(self, work: Work, completed: bool, now_ms: int) -> None:
@@ -195,6 +197,43 @@ class Books:
         if not completed:
             gate.close_job(work.plan_hash, AbortReason.STOPPED, now_ms=now_ms)
 
+    def tuning_charged(self, work: Work) -> bool:
+        """Whether stage 3 of a job was charged."""
+        return self._context.gate.reserved(work.plan_hash, *_tuning(work)) is not None
+
+    def reserve_tuning(self, work: Work, model: bytes, now_ms: int) -> None:
+        """Charge stage 3, before anything is read. `model`: hash of the state that it starts from.
+
+        Raises:
+            BudgetRefused: as `reserve`.
+        """
+        event = round_event(work.plan, STAGE_PERSONAL)
+        if event is None:
+            raise LookupError("the plan has no personal head")
+        self._context.gate.reserve(work.plan_hash, *_tuning(work), event, model=model, now_ms=now_ms)
+
+    def commit_tuning(self, work: Work, head: Integers, now_ms: int) -> None:
+        """Commit to the tuned head, fixed point."""
+        gate, (stage, number) = self._context.gate, _tuning(work)
+        reservation = gate.reserved(work.plan_hash, stage, number)
+        if reservation is None:
+            raise LookupError("a head exists whose tuning was never charged")
+        key = commitment_key(self._context.state, self._context.entropy)
+        update = commit_update(key, work.plan_hash, stage, number, head.astype("<i8").tobytes())
+        gate.commit(reservation, update, now_ms=now_ms)
+
+    def keep_tuning(self, work: Work, now_ms: int) -> None:
+        """The tuned head is in use and stays in the hospital."""
+        self._context.gate.keep(work.plan_hash, *_tuning(work), now_ms=now_ms)
+
+    def abandon_tuning(self, work: Work, reason: AbortReason, now_ms: int) -> bool:
+        """End a charged tuning that has no end; True if there was one."""
+        place = (work.plan_hash, *_tuning(work))
+        if not self._unresolved(place):
+            return False
+        self._context.gate.abort(*place, reason, now_ms=now_ms)
+        return True
+
     def proof(self, work: Work, number: int, sizes: tuple[int, ...]) -> bytes:
         """What R1 carries: the newest head with this round's RESERVE and COMMIT, and that it extends what peers know.
 
@@ -202,8 +241,8 @@ class Books:
         retry may come before anybody could report that.
         """
         gate, ledger = self._context.gate, self._context.ledger
-        reservation = gate.reserved(work.plan_hash, work.stage, number)
-        commit = gate.committed(work.plan_hash, work.stage, number)
+        reservation = gate.reserved(work.plan_hash, work.stage(number), number)
+        commit = gate.committed(work.plan_hash, work.stage(number), number)
         if reservation is None or commit is None:
             raise LookupError("a round is joined that was not charged and committed")
         shown = shown_sizes(self._context.state)
@@ -231,25 +270,32 @@ class Books:
             plan=announcement.plan,
             stage=announcement.stage,
             round=announcement.round,
-            event=event_of(work),
+            event=event_of(work, announcement.round),
             model=announcement.model,
         )
         self._heads.set_head(peer, open_head(note, origin, key).size, note, key)
         self._heads.sight(peer, announcement.plan, sighting_of(proof))
 
     def _open(self, work: Work, number: int) -> bool:
+        return self._unresolved((work.plan_hash, work.stage(number), number))
+
+    def _unresolved(self, place: tuple[bytes, int, int]) -> bool:
         unresolved = self._context.gate.unresolved
-        place = (work.plan_hash, work.stage, number)
         return unresolved is not None and (unresolved.plan, unresolved.stage, unresolved.round) == place
 
 
-def event_of(work: Work) -> Event:
-    """What one round of a plan does to a patient.
+def _tuning(work: Work) -> tuple[int, int]:
+    """Stage and number under which stage 3 stands in the ledger."""
+    return STAGE_PERSONAL, place_of_tuning(work.plan)
+
+
+def event_of(work: Work, number: int) -> Event:
+    """What a round does to a patient.
 
     Raises:
-        LookupError: the plan has no rounds.
+        LookupError: the plan has no such round.
     """
-    event = round_event(work.plan)
+    event = round_event(work.plan, work.stage(number))
     if event is None:
-        raise LookupError("a plan without rounds has no round to charge")
+        raise LookupError("the plan has no such round to charge")
     return event

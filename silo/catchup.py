@@ -10,10 +10,6 @@ them bring a round back that it declared lost.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from feddrm.contract import labels
 from feddrm.contract.announce import NO_PREVIOUS, outcome_hash
@@ -23,7 +19,8 @@ from feddrm.contract.errors import MalformedError, NotAuthorisedError, Verificat
 from feddrm.contract.messages import AckEvent, OutcomeEvent, RoundOutcome
 from feddrm.contract.rounds import Ack, Lost, sign_ack, verify_outcome
 from feddrm.contract.signed import sign
-from feddrm.method.update import apply, model_hash
+from feddrm.method.progress import Words, advance
+from feddrm.method.update import model_hash
 from privacy.leaves import AbortReason
 from secagg.client import VerifiedSum
 from secagg.errors import WireError
@@ -53,10 +50,10 @@ class Outcomes:
     def verified(self, job: Job, work: Work, total: VerifiedSum) -> list[Effect]:
         """Apply, record and acknowledge the sum of the round after the job's last, whose tags this silo checked."""
         number, count = job.round + 1, len(total.survivors)
-        after = self._next(job, work, number, total.words32, count)
+        after = self._next(job, work, number, total.words32, total.words64, count)
         ack = Ack(
             plan=job.plan,
-            stage=work.stage,
+            stage=work.stage(number),
             round=number,
             session=total.session,
             sum=total.sum,
@@ -64,11 +61,9 @@ class Outcomes:
             model=model_hash(after),
         )
         # No leaf yet: the sum is public, but only t acks make it the round's outcome.
-        self._context.state.resolve(
-            job.plan, work.stage, number, Resolved("released", canonical(ack), certified=False), after
-        )
+        self._context.state.resolve(job.plan, number, Resolved("released", canonical(ack), certified=False), after)
         return [
-            Log(f"Round {number}: the sum of {count} silos is verified and applied."),
+            Log(f"{work.title(number)}: the sum of {count} silos is verified and applied."),
             Send(AckEvent(sign_ack(ack, self._context.signer))),
         ]
 
@@ -121,7 +116,7 @@ class Outcomes:
         if known is not None and known.outcome == "released" and known.record == canonical(record):
             self._certify(job, work, record, now_ms)
             return []
-        effects: list[Effect] = [FetchSum(record.sum, work.sum_size)]
+        effects: list[Effect] = [FetchSum(record.sum, work.sum_size(record.round))]
         if known is not None and known.outcome == "lost":
             effects.insert(0, self._contradiction(job, outcome))
         self._replay = Replay(job.plan, record)
@@ -148,10 +143,10 @@ class Outcomes:
         if blob_hash(data) != ack.sum:
             raise VerificationError(f"The sum of round {ack.round} is not the acknowledged one.")
         try:
-            words, _, _ = decode_sum(data, work.layout.shared_size, 0)
+            words32, words64, _ = decode_sum(data, *work.segments(ack.round))
         except WireError as error:
             raise MalformedError(f"The sum of round {ack.round} has another length.") from error
-        after = self._next(job, work, ack.round, words, ack.count)
+        after = self._next(job, work, ack.round, words32, words64, ack.count)
         if model_hash(after) != ack.model:
             raise VerificationError(f"The sum of round {ack.round} does not lead to the acknowledged model.")
         # A round that was taken for lost until now: the one begun after it was trained from a model that no longer is.
@@ -162,16 +157,12 @@ class Outcomes:
             self._certify(job, work, parse_body(before.record, Ack, what="The stored ack"), now_ms)
         # Leaves first, here as everywhere below: after a crash between the two the same happens again, and finds them.
         self._settle(job, work, ack, now_ms)
-        self._context.state.resolve(
-            job.plan, work.stage, ack.round, Resolved("released", canonical(ack), certified=True), after
-        )
+        self._context.state.resolve(job.plan, ack.round, Resolved("released", canonical(ack), certified=True), after)
         return True
 
     def _verify(self, outcome: RoundOutcome, work: Work) -> Ack | Lost:
         try:
-            record = verify_outcome(
-                outcome, work.plan, self._context.roster, plan_hash=work.plan_hash, stage=work.stage
-            )
+            record = verify_outcome(outcome, work.plan, self._context.roster, plan_hash=work.plan_hash)
         except NotAuthorisedError as error:
             # The roster lost a silo of this plan in the middle of the job.
             raise VerificationError(
@@ -183,7 +174,7 @@ class Outcomes:
         return record
 
     def _lose(self, job: Job, work: Work, record: Lost, outcome: RoundOutcome, now_ms: int) -> None:
-        """The round, applied here or not, does not count; the model is the one before it."""
+        """The round, applied here or not, does not count; the state is the one before it."""
         # The round before may still wait for its certificate, which comes no more: it counts as not released, either.
         for number in (record.round - 1, record.round):
             self._books.abandon(work, number, AbortReason.LOST, now_ms)
@@ -191,7 +182,6 @@ class Outcomes:
             self._context.state.keep_evidence(job.plan, record.round, outcome.lost.to_json())
         self._context.state.resolve(
             job.plan,
-            work.stage,
             record.round,
             Resolved("lost", canonical(record), certified=True),
             self._model(job, record.round - 1),
@@ -203,7 +193,7 @@ class Outcomes:
 
     def _settle(self, job: Job, work: Work, ack: Ack, now_ms: int) -> None:
         """End a certified round in the ledger: as released if this silo's update may be in its sum."""
-        if any(entered.masked for entered in self._context.state.entered(job.plan, work.stage, ack.round)):
+        if any(entered.masked for entered in self._context.state.entered(job.plan, work.stage(ack.round), ack.round)):
             self._books.released(work, ack.round, ack.sum, ack.model, now_ms)
         else:
             self._books.abandon(work, ack.round, AbortReason.DROPPED, now_ms)
@@ -221,15 +211,9 @@ class Outcomes:
             warning=True,
         )
 
-    def _next(self, job: Job, work: Work, number: int, words: NDArray[np.signedinteger[Any]], count: int) -> Int64s:
-        plan = work.plan
-        return apply(
-            self._model(job, number - 1),
-            words,
-            count,
-            plan.secure_aggregation.fraction_bits,
-            plan.training.server_learning_rate,
-        )
+    def _next(self, job: Job, work: Work, number: int, words32: Words, words64: Words, count: int) -> Int64s:
+        before = self._model(job, number - 1)
+        return advance(work.plan, work.layout, work.stage(number), before, words32, words64, count)
 
     def _model(self, job: Job, number: int) -> Int64s:
         model = self._context.state.model(job.plan, number)

@@ -8,14 +8,16 @@ from typing import Final, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from feddrm.contract.announce import NO_PREVIOUS, STAGE_TRAIN, Place, smallest_cohort
+from feddrm.contract.announce import NO_PREVIOUS, Place, smallest_cohort
 from feddrm.contract.documents import parse_body
 from feddrm.contract.names import SiloId
 from feddrm.contract.plan import Plan, plan_hash
 from feddrm.contract.policy import Policy
 from feddrm.contract.roster import Member, Roster, roster_hash
+from feddrm.contract.schedule import describe, last_round, stage_of
 from feddrm.contract.signed import Signed
 from feddrm.method.layout import Layout, layout_of
+from feddrm.method.progress import segments
 from feddrm.method.update import model_hash
 from privacy.gate import Gate
 from privacy.ledger import Ledger
@@ -24,6 +26,7 @@ from silo.home import DataSettings
 from silo.state import Int64s, Job, State
 
 _COMMITMENT_KEY: Final = "commitment key"
+_HELD_OUT_KEY: Final = "held-out key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +77,19 @@ def kept_commitment_key(state: State) -> bytes | None:
 
 def commitment_key(state: State, entropy: Callable[[int], bytes]) -> bytes:
     """The silo's commitment key, 32 bytes; made once, it never leaves."""
-    key = state.fact(_COMMITMENT_KEY)
+    return _own_key(_COMMITMENT_KEY, state, entropy)
+
+
+def held_out_key(state: State, entropy: Callable[[int], bytes]) -> bytes:
+    """What draws the patients that evaluation keeps from training, 32 bytes; made once, it never leaves."""
+    return _own_key(_HELD_OUT_KEY, state, entropy)
+
+
+def _own_key(name: str, state: State, entropy: Callable[[int], bytes]) -> bytes:
+    key = state.fact(name)
     if key is None:
         key = entropy(32)
-        state.set_fact(_COMMITMENT_KEY, key)
+        state.set_fact(name, key)
     return key
 
 
@@ -88,7 +100,6 @@ class Work:
     plan_hash: bytes
     plan: Plan
     layout: Layout
-    stage: int = STAGE_TRAIN
 
     @classmethod
     def of(cls, body: bytes) -> Self:
@@ -106,13 +117,34 @@ class Work:
         return smallest_cohort(self.plan)
 
     @property
-    def sum_size(self) -> int:
-        """Bytes of a published sum of stage 1, which has no 64-bit entries."""
-        return vector_size(self.layout.shared_size, 0)
+    def rounds(self) -> int:
+        """How many rounds the job has in all its stages."""
+        return last_round(self.plan)
+
+    def stage(self, number: int) -> int:
+        """The stage of a round; 0 for a number that is none of this job's."""
+        return stage_of(self.plan, number) if 1 <= number <= self.rounds else 0
+
+    def name(self, number: int) -> str:
+        """A round in words."""
+        return describe(self.plan, number)
+
+    def title(self, number: int) -> str:
+        """The same at the beginning of a sentence."""
+        name = self.name(number)
+        return name[0].upper() + name[1:]
+
+    def segments(self, number: int) -> tuple[int, int]:
+        """(32-bit entries, 64-bit entries) of a vector of this round."""
+        return segments(self.plan, self.layout, self.stage(number))
+
+    def sum_size(self, number: int) -> int:
+        """Bytes of a round's published sum."""
+        return vector_size(*self.segments(number))
 
 
 def current_model(state: State, job: Job) -> Int64s:
-    """The shared model after the job's last round.
+    """The job's state after its last round (feddrm.method.progress).
 
     Raises:
         LookupError: the memory is incomplete (a bug).
@@ -125,13 +157,16 @@ def current_model(state: State, job: Job) -> Int64s:
 
 def place_of(context: Context, work: Work, job: Job, previous: bytes) -> Place:
     """Where the next round of a job starts, as this silo knows it."""
+    number = job.round + 1
+    words32, words64 = work.segments(number)
     return Place(
         plan=work.plan_hash,
         roster=context.roster_hash,
         layout=work.layout.fingerprint(),
-        words32=work.layout.shared_size,
-        round=job.round + 1,
+        words32=words32,
+        words64=words64,
+        round=number,
         model=model_hash(current_model(context.state, job)),
         previous=previous if job.round else NO_PREVIOUS,
-        stage=work.stage,
+        stage=work.stage(number),
     )

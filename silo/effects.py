@@ -49,6 +49,40 @@ class Train:
 
 
 @dataclass(frozen=True, slots=True)
+class Contribute:
+    """Compute this silo's integers, noise included, for a round of stage 2 or 4; answered by Contributed or
+    TrainingFailed.
+
+    Attributes:
+        state: the job's state before the round (feddrm.method.progress).
+        personal: int64[personal_size], fixed point.
+    """
+
+    plan_hash: bytes
+    plan: Plan
+    stage: int
+    round: int
+    state: Int64s = field(repr=False)
+    personal: Int64s = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tune:
+    """Tune the personal head on the frozen trunk (stage 3); answered by Tuned or TuningFailed.
+
+    Attributes:
+        model: int64[shared_size], fixed point.
+        personal: int64[personal_size], fixed point.
+    """
+
+    plan_hash: bytes
+    plan: Plan
+    public_size: int
+    model: Int64s = field(repr=False)
+    personal: Int64s = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class StopTraining:
     """Stop the training thread at its next step; its result is not wanted any more."""
 
@@ -85,7 +119,7 @@ class Log:
     warning: bool = False
 
 
-Effect = Send | LoadData | Train | StopTraining | Upload | FetchSum | ReleaseSigned | Log
+Effect = Send | LoadData | Train | Contribute | Tune | StopTraining | Upload | FetchSum | ReleaseSigned | Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +158,37 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
+class Contributed:
+    """This silo's 64-bit entries for a round of stage 2 or 4, int64[m], noise included."""
+
+    plan_hash: bytes
+    stage: int
+    round: int
+    words: Int64s = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingFailed:
-    """Training ended without a result."""
+    """A round's work ended without a result."""
 
     plan_hash: bytes
     round: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The personal head after stage 3."""
+
+    plan_hash: bytes
+    personal: Int64s = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TuningFailed:
+    """Tuning ended without a result."""
+
+    plan_hash: bytes
     detail: str
 
 
@@ -147,5 +207,16 @@ class Fetched:
     data: bytes = field(repr=False)
 
 
-LocalEvent = Connected | DataLoaded | DataRefused | Trained | TrainingFailed | Uploaded | Fetched
+LocalEvent = (
+    Connected
+    | DataLoaded
+    | DataRefused
+    | Trained
+    | Contributed
+    | TrainingFailed
+    | Tuned
+    | TuningFailed
+    | Uploaded
+    | Fetched
+)
 Event = CoordinatorEvent | LocalEvent

@@ -14,7 +14,8 @@ from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.messages import DeclineReason, JobOffer, PlanAnswer
 from feddrm.contract.plan import plan_hash
 from feddrm.contract.signed import Signed, verify
-from feddrm.method.layout import initial_model, initial_personal
+from feddrm.method.layout import initial_personal
+from feddrm.method.progress import initial_state
 from privacy.errors import BudgetRefused, GateError
 from silo.books import Books
 from silo.context import Context, Work
@@ -127,7 +128,8 @@ class Offers:
             return self._decline(work, pending.asked_ms, now_ms, problem or "the patient column was changed meanwhile")
         self._books.record_dataset(work, event, now_ms)
         name, layout = work.plan_hash, work.layout
-        state.add_job(name, pending.signed, initial_model(layout, name), initial_personal(layout, name))
+        first = initial_state(work.plan, layout, name)
+        state.add_job(name, pending.signed, first, initial_personal(layout, name))
         state.note("declined", None)
         self._pending = None
         self._answer(work, pending.asked_ms, now_ms, accepted=True)

@@ -29,6 +29,7 @@ from silo.catchup import Outcomes
 from silo.context import Context, Work, current_model
 from silo.effects import (
     Connected,
+    Contributed,
     DataLoaded,
     DataRefused,
     Effect,
@@ -39,6 +40,8 @@ from silo.effects import (
     Send,
     Trained,
     TrainingFailed,
+    Tuned,
+    TuningFailed,
     Uploaded,
 )
 from silo.offers import Offers
@@ -48,6 +51,7 @@ from silo.releases import Releases
 from silo.rounds import Rounds
 from silo.session import Session
 from silo.state import Job
+from silo.tuning import Tuning
 
 
 class Participant:
@@ -67,11 +71,13 @@ class Participant:
         self._offers = Offers(context, self._books, self._permission)
         self._outcomes = Outcomes(context, self._books)
         self._releases = Releases(context)
-        self._rounds = Rounds(context, self._books, self._outcomes, self._permission)
+        self._tuning = Tuning(context, self._books)
+        self._rounds = Rounds(context, self._books, self._outcomes, self._permission, self._tuning)
         self._work: Work | None = None
         self._data_ready = False
         self._data_problem = ""
         self._waiting_announce: tuple[Announce, int] | None = None
+        self._waiting_proposal: ReleaseProposal | None = None
 
     def start(self, now_ms: int) -> list[Effect]:
         """First call: settle what a process before this one left open."""
@@ -89,7 +95,7 @@ class Participant:
     def between_rounds(self) -> bool:
         """Whether no session, training, reading or unanswered offer is in memory: a new start would lose nothing."""
         reading = not (self._data_ready or self._data_problem) and self._context.state.active_job() is not None
-        return not (reading or self._rounds.busy or self._offers.busy)
+        return not (reading or self._rounds.busy or self._tuning.busy or self._offers.busy)
 
     @property
     def refusing(self) -> bool:
@@ -119,7 +125,7 @@ class Participant:
         if job is None:
             return []
         work = self._work_of(job)
-        effects = self._rounds.recover(job, work, now_ms)
+        effects = [*self._tuning.recover(work, now_ms), *self._rounds.recover(job, work, now_ms)]
         problem = self._permission.problem(work, now_ms)
         if problem:
             # Not read before the hospital allows it again.
@@ -174,7 +180,9 @@ class Participant:
         after = self._context.state.active_job()
         if after is None:
             return effects
-        effects += self._releases.settled(work, after)
+        settled = self._releases.settled(after)
+        if settled is not None:
+            effects += self._propose(settled, after, work, now_ms)
         if self._place(after) == before:
             return effects
         # A round ended or was taken back: what is in memory of the session is dead, and the new place is reported. An
@@ -193,15 +201,19 @@ class Participant:
                 return self._outcomes.outcome(event, job, work, now_ms)
             case Trained():
                 return self._rounds.trained(event, work, now_ms)
+            case Contributed():
+                return self._rounds.contributed(event, work, now_ms)
             case TrainingFailed():
                 return self._rounds.failed(event, work, now_ms)
+            case Tuned() | TuningFailed():
+                return self._tuned(event, job, work, now_ms)
             case Uploaded():
                 session = self._rounds.current
                 return session.uploaded(event.blob) if isinstance(session, Session) else []
             case Fetched():
                 return self._fetched(event, job, work, now_ms)
             case ReleaseProposal():
-                return self._releases.propose(work, job, event)
+                return self._propose(event, job, work, now_ms)
             case JobEnded():
                 return self._ended(event, job, work, now_ms)
         return []
@@ -241,12 +253,14 @@ class Participant:
         ]
 
     def _announce_again(self, job: Job, work: Work, now_ms: int) -> list[Effect]:
-        """The announcement that waited for the records."""
+        """What waited for the records: an announcement, or a proposal that the personal head is tuned before."""
+        proposal, self._waiting_proposal = self._waiting_proposal, None
+        effects = [] if proposal is None else self._propose(proposal, job, work, now_ms)
         waiting, self._waiting_announce = self._waiting_announce, None
         if waiting is None:
-            return []
+            return effects
         event, asked_ms = waiting
-        return self._in_job(event, job, work, now_ms, asked_ms=asked_ms)
+        return [*effects, *self._in_job(event, job, work, now_ms, asked_ms=asked_ms)]
 
     def _announce(self, event: Announce, job: Job, work: Work, now_ms: int, asked_ms: int) -> list[Effect]:
         if self._offers.waits(job.plan):
@@ -258,6 +272,32 @@ class Participant:
                 self._waiting_announce = (event, now_ms)
             return []
         return self._rounds.announce(event, job, work, now_ms, asked_ms, problem=self._data_problem)
+
+    def _propose(self, event: ReleaseProposal, job: Job, work: Work, now_ms: int) -> list[Effect]:
+        """Sign a release, once the personal head that answers for it is what the plan says."""
+        if not self._tuning.busy and (not self._tuning.due(job, work) or self._permission.problem(work, now_ms)):
+            return self._releases.propose(work, job, event)
+        if not self._data_ready and self._data_problem:
+            return self._releases.propose(work, job, event)
+        self._waiting_proposal = event
+        if self._tuning.busy or not self._data_ready:
+            return []
+        effects = self._tuning.begin(job, work, now_ms)
+        return effects if self._tuning.busy else [*effects, *self._propose(event, job, work, now_ms)]
+
+    def _tuned(self, event: Tuned | TuningFailed, job: Job, work: Work, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
+        if isinstance(event, Tuned):
+            if not self._tuning.tuned(event, job, work, now_ms):
+                return []
+        else:
+            if not self._tuning.failed(event.plan_hash, work, now_ms):
+                return []
+            effects.append(Log(f"The personal head stays as training left it: {event.detail}", warning=True))
+        proposal, self._waiting_proposal = self._waiting_proposal, None
+        if proposal is not None:
+            effects += self._propose(proposal, job, work, now_ms)
+        return [*effects, *self._rounds.proceed(job, work, now_ms)]
 
     def _step(self, event: StepFrames | Publish) -> list[Effect]:
         session = self._rounds.current
@@ -287,7 +327,8 @@ class Participant:
         self._books.close(work, event.completed, now_ms)
         self._context.state.end_job(job.plan, event.reason or ("completed" if event.completed else "stopped"))
         self._data_ready, self._data_problem = False, ""
-        self._waiting_announce = None
+        self._waiting_announce = self._waiting_proposal = None
+        self._tuning.forget()
         self._work = None
         return [Log(f"The job has ended: {event.reason or 'completed'}."), *self._rounds.forget(), self._ready()]
 

@@ -56,6 +56,12 @@ class Permission:
         if work.plan.schema_.patient != data.patient:
             column = work.plan.schema_.patient
             found.append(f"the plan takes column {column} for the patient, local/data.toml says {data.patient}")
+        fit = work.plan.routing_fit
+        if fit is not None and fit.public_sizes.get(self._context.me) != data.public_size:
+            found.append(
+                f"the plan takes {fit.public_sizes.get(self._context.me)} for this silo's public size,"
+                f" local/data.toml says {data.public_size}"
+            )
         changed = self.changed(data.patient, data.public_size)
         return "; ".join([*found, changed] if changed else found)
 

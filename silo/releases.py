@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.messages import ReleaseProposal, ReleaseSignature
-from feddrm.contract.release import make_statement, release_hash, sign_statement
+from feddrm.contract.release import release_hash, sign_statement
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan
-from feddrm.method.update import head_hash, trunk_hash
+from feddrm.method.progress import shared_model, statement_of
 from silo.context import Context, Work, current_model
 from silo.effects import Effect, Log, ReleaseSigned, Send
 from silo.state import Job
@@ -15,14 +15,9 @@ from silo.state import Job
 
 def own_statement(context: Context, work: Work, job: Job) -> bytes:
     """The statement's body as this silo's own model gives it."""
-    model = current_model(context.state, job)
-    return make_statement(
-        SignedPlan(work.plan, work.plan_hash, job.signed),
-        trunk=trunk_hash(work.layout, model),
-        head=head_hash(work.layout, model),
-        layout=work.layout.fingerprint(),
-        rounds=context.state.released(job.plan),
-    ).body()
+    signed = SignedPlan(work.plan, work.plan_hash, job.signed)
+    state = current_model(context.state, job)
+    return statement_of(signed, work.layout, state, context.state.released(job.plan)).body()
 
 
 class Releases:
@@ -35,7 +30,7 @@ class Releases:
     def propose(self, work: Work, job: Job, event: ReleaseProposal) -> list[Effect]:
         """Sign the proposed statement if it is byte for byte this silo's own, after the plan's last round."""
         self._waiting = None
-        if job.round != work.plan.training.rounds:
+        if job.round != work.rounds:
             return [Log(f"Did not sign a release: this silo has only seen round {job.round}.", warning=True)]
         known = self._context.state.outcome(job.plan, job.round)
         if known is None or not known.certified:
@@ -52,14 +47,12 @@ class Releases:
         personal = self._context.state.personal(job.plan)
         if personal is None:
             raise LookupError("an accepted job has no personal head")
-        if not self._context.state.add_release(release, job.plan, current_model(self._context.state, job), personal[1]):
+        model = shared_model(work.plan, work.layout, current_model(self._context.state, job))
+        if not self._context.state.add_release(release, job.plan, model, personal[1]):
             return [Log("Did not sign a release: another one of this plan was signed before.", warning=True)]
         return [Send(ReleaseSignature(sign_statement(statement, self._context.signer))), ReleaseSigned(release)]
 
-    def settled(self, work: Work, job: Job) -> list[Effect]:
-        """An outcome has arrived: look at a proposal that waited for it again."""
-        waiting = self._waiting
+    def settled(self, job: Job) -> ReleaseProposal | None:
+        """A proposal that waited for an outcome which has arrived."""
         known = self._context.state.outcome(job.plan, job.round)
-        if waiting is None or known is None or not known.certified:
-            return []
-        return self.propose(work, job, waiting)
+        return self._waiting if known is not None and known.certified else None

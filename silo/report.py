@@ -14,6 +14,7 @@ from feddrm.contract.home import SiloHome, load_silo_home
 from feddrm.contract.identity import Role
 from feddrm.contract.plan import Plan
 from feddrm.contract.policy import POLICY_FILE, Policy
+from feddrm.contract.schedule import last_round
 from privacy.accounting import claim
 from privacy.errors import LedgerError
 from privacy.gate import Gate
@@ -82,7 +83,7 @@ def status_of(directory: Path) -> dict[str, Any]:
                 "plan": job.plan.hex(),
                 "name": plan.name,
                 "round": job.round,
-                "rounds": plan.training.rounds,
+                "rounds": last_round(plan),
                 "state": job.ended or "active",
             }
     finally:

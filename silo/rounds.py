@@ -1,7 +1,10 @@
-"""A round from its announcement to this silo's R1 (design 5 and 6): check, enter, reserve, train, commit, join.
+"""A round from its announcement to this silo's R1 (design 5 and 6): check, enter, reserve, work, commit, join.
+
+What the work is follows from the round's stage: training, a share of the routing fit's gradient, counts of held-out
+patients. All else is the same for all of them.
 
 Order is everything here: `entered` is durable before anything answers the announcement, the budget's reservation before
-the first record is read, the quantised update and its commitment before the first key leaves.
+the first record is read, what will be masked and its commitment before the first key leaves.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from typing import Final
 
 from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.messages import AbortRequest, Announce, DeclineReason, PlanAnswer, SiloFrame
+from feddrm.contract.schedule import STAGE_TRAIN
+from feddrm.method.progress import shared_model
 from privacy.errors import BudgetRefused
 from privacy.leaves import AbortReason
 from secagg.aborts import abort_frame
@@ -25,12 +30,13 @@ from silo.boundary import INTERNAL
 from silo.catchup import Outcomes
 from silo.context import Context, Work, current_model
 from silo.database import NO_RESTORE
-from silo.effects import Effect, Log, Send, StopTraining, Train, Trained, TrainingFailed
+from silo.effects import Contribute, Contributed, Effect, Log, Send, StopTraining, Train, Trained, TrainingFailed
 from silo.offers import Offers
 from silo.permission import Permission
 from silo.session import Session
 from silo.slots import slot_end_ms
-from silo.state import Entered, Job
+from silo.state import Entered, Int64s, Integers, Job
+from silo.tuning import Tuning
 
 # R1 is waited for train_seconds; the last slot ends before.
 _LIMIT: Final = 0.9
@@ -53,13 +59,16 @@ class Preparing:
 class Rounds:
     """At most one round at a time: the one after the job's last."""
 
-    def __init__(self, context: Context, books: Books, outcomes: Outcomes, permission: Permission) -> None:
+    def __init__(
+        self, context: Context, books: Books, outcomes: Outcomes, permission: Permission, tuning: Tuning
+    ) -> None:
         self._context = context
         self._books = books
         self._outcomes = outcomes
         self._permission = permission
+        self._tuning = tuning
         self._admission = Admission(context, outcomes)
-        self._training: tuple[bytes, int] | None = None
+        self._working: tuple[bytes, int] | None = None
         self._asked: tuple[bytes, int, int] = (b"", 0, 0)
         self._answered: tuple[bytes, int] = (b"", 0)
         self.current: Preparing | Session | None = None
@@ -71,14 +80,14 @@ class Rounds:
 
     @property
     def busy(self) -> bool:
-        """Whether a session or training is in memory."""
-        return self.current is not None or self._training is not None
+        """Whether a session or a round's work is in memory."""
+        return self.current is not None or self._working is not None
 
     def forget(self) -> list[Effect]:
         """The round was resolved, or the job ended: what is in memory of it is dead."""
         self.current = None
-        training, self._training = self._training, None
-        return [] if training is None else [StopTraining()]
+        working, self._working = self._working, None
+        return [] if working is None else [StopTraining()]
 
     def announce(
         self, event: Announce, job: Job, work: Work, now_ms: int, asked_ms: int, *, problem: str = ""
@@ -119,26 +128,35 @@ class Rounds:
 
     def trained(self, event: Trained, work: Work, now_ms: int) -> list[Effect]:
         """Keep a trained round: quantise, store, commit. An update that is not finite is a training that failed."""
-        if self._training != (event.plan_hash, event.round):
+        if self._working != (event.plan_hash, event.round):
             return []
         sums = work.plan.secure_aggregation
         try:
             q = quantise(event.update, sums.clip, sums.fraction_bits)
         except MisuseError as error:
             return self.failed(TrainingFailed(event.plan_hash, event.round, f"the update: {error}"), work, now_ms)
-        self._training = None
-        self._context.state.set_update(event.plan_hash, work.stage, event.round, q, event.personal)
-        self._books.commit(work, event.round, q, now_ms)
+        return self._store(event.round, q, event.personal, work, now_ms)
+
+    def contributed(self, event: Contributed, work: Work, now_ms: int) -> list[Effect]:
+        """Keep the integers of a round of stage 2 or 4: store, commit."""
+        if self._working != (event.plan_hash, event.round):
+            return []
+        return self._store(event.round, event.words, None, work, now_ms)
+
+    def _store(self, number: int, q: Integers, personal: Int64s | None, work: Work, now_ms: int) -> list[Effect]:
+        self._working = None
+        self._context.state.set_update(work.plan_hash, work.stage(number), number, q, personal)
+        self._books.commit(work, number, q, now_ms)
         return self._schedule(work, now_ms)
 
     def failed(self, event: TrainingFailed, work: Work, now_ms: int) -> list[Effect]:
         """The reservation is spent and the round goes on without this silo."""
-        if self._training != (event.plan_hash, event.round):
+        if self._working != (event.plan_hash, event.round):
             return []
-        self._training = None
+        self._working = None
         self._books.abandon(work, event.round, AbortReason.FAILED, now_ms)
         return [
-            Log(f"Training failed: {event.detail}", warning=True),
+            Log(f"The work of {work.name(event.round)} failed: {event.detail}", warning=True),
             *self._schedule(work, now_ms, failed=True),
         ]
 
@@ -184,7 +202,7 @@ class Rounds:
             return []
         stopped = self.forget()
         number = current.announcement.round
-        if self._context.state.update(job.plan, work.stage, number) is None:
+        if self._context.state.update(job.plan, work.stage(number), number) is None:
             self._books.abandon(work, number, AbortReason.FAILED, now_ms)
         return [*stopped, *self._withdraw(current, INTERNAL)]
 
@@ -196,7 +214,7 @@ class Rounds:
             return []
         if self.current is not None and self.current.opened == event.session and isinstance(self.current, Preparing):
             return self._withdraw(self.current, "asked by the coordinator", said="asked by the coordinator")
-        for entered in self._context.state.entered(job.plan, work.stage, job.round + 1):
+        for entered in self._context.state.entered(job.plan, work.stage(job.round + 1), job.round + 1):
             if entered.session == event.session:
                 return [self._last_word(entered.session, entered.released, "the session is over for this silo")]
         return []
@@ -204,12 +222,12 @@ class Rounds:
     def recover(self, job: Job, work: Work, now_ms: int) -> list[Effect]:
         """After a start: what another process had begun and not stored is spent, what it stored is committed."""
         number = job.round + 1
-        q = self._context.state.update(job.plan, work.stage, number)
+        q = self._context.state.update(job.plan, work.stage(number), number)
         if q is not None:
             self._books.commit(work, number, q, now_ms)
             return []
         if self._books.abandon(work, number, AbortReason.CRASHED, now_ms):
-            return [Log(f"Round {number} was interrupted in training; its budget stays spent.", warning=True)]
+            return [Log(f"{work.title(number)} was interrupted; its budget stays spent.", warning=True)]
         return []
 
     def _refuse(self, opened: bytes, reason: str) -> list[Effect]:
@@ -235,26 +253,44 @@ class Rounds:
         self.current = preparing
         if self._asked[:2] != (job.plan, number):
             self._asked = (job.plan, number, preparing.asked_ms)
-        q = state.update(job.plan, work.stage, number)
+        q = state.update(job.plan, work.stage(number), number)
         if q is not None:
             if self._books.starts_from(work, number) != preparing.announcement.model:
                 return self._withdraw(preparing, "this round was trained from another model here")
             self._books.commit(work, number, q, now_ms)
             return self._schedule(work, now_ms)
-        if self._training == (job.plan, number):
+        if self._working == (job.plan, number):
             return []
         if self._books.charged(work, number):
             return self._withdraw(preparing, "this round was interrupted here")
+        tuning = self._tuning.begin(job, work, now_ms) if self._tuning.due(job, work) else []
+        if self._tuning.busy:
+            # The evaluation counts what the tuned head gets right; `proceed` comes back here.
+            return tuning
         try:
             self._books.reserve(work, number, preparing.announcement.model, now_ms)
         except BudgetRefused as error:
-            return self._withdraw(preparing, f"no budget: {error}")
+            return [*tuning, *self._withdraw(preparing, f"no budget: {error}")]
+        self._working = (job.plan, number)
+        return [*tuning, Log(f"{work.title(number)}: working."), self._work(job, work)]
+
+    def proceed(self, job: Job, work: Work, now_ms: int) -> list[Effect]:
+        """The personal head is tuned: the round that waited for it goes on."""
+        current = self.current
+        if not isinstance(current, Preparing) or current.due_ms is not None:
+            return []
+        return self._prepare(current, job, work, now_ms)
+
+    def _work(self, job: Job, work: Work) -> Train | Contribute:
+        state, number = self._context.state, job.round + 1
         personal, fixed = state.personal(job.plan), self._books.fixed()
         if personal is None or fixed is None:
             raise LookupError("an accepted job has no personal head or no data set")
-        train = Train(job.plan, work.plan, number, fixed.public_size, current_model(state, job), personal[1])
-        self._training = (job.plan, number)
-        return [Log(f"Round {number}: training."), train]
+        before, stage = current_model(state, job), work.stage(number)
+        if stage == STAGE_TRAIN:
+            shared = shared_model(work.plan, work.layout, before)
+            return Train(job.plan, work.plan, number, fixed.public_size, shared, personal[1])
+        return Contribute(job.plan, work.plan, stage, number, before, personal[1])
 
     def _schedule(self, work: Work, now_ms: int, *, failed: bool = False) -> list[Effect]:
         current = self.current

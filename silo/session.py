@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from feddrm.contract.messages import Publish, SiloFrame, StepFrames
 from privacy.errors import LedgerFault, UnaskedFault
 from secagg.aborts import abort_frame
@@ -63,7 +61,7 @@ class Session:
         opened: SHA-256 of the R0 body.
         waiting: the protocol's first state.
         keys: this silo's R1, the answer to a repeated announcement.
-        q: int64[n], the quantised update to mask.
+        q: int64[n], what to mask: the 32-bit entries, then the 64-bit ones.
     """
 
     def __init__(
@@ -242,7 +240,7 @@ class Session:
         ready = waiting.receive(frames)
         a = self.announcement
         self._context.state.spend(a.plan, a.stage, a.round, a.attempt, self._members)
-        self._waiting, self._masked = ready.mask(self._q, np.zeros(0, np.int64))
+        self._waiting, self._masked = ready.mask(self._q[: a.words32], self._q[a.words32 :])
         data = self._masked.attachment
         return [Upload(Masked.decode(self._masked.body).vector, self.announcement.round, data)]
 

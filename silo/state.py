@@ -102,7 +102,7 @@ class State(Database):
         self.forget_deleted()
 
     def model(self, plan: bytes, round_number: int) -> Int64s | None:
-        """The shared fixed-point model after a round, int64[n]; the last two are kept."""
+        """The job's state after a round (feddrm.method.progress), int64[n]; the last two are kept."""
         row = self._db.execute("SELECT model FROM models WHERE plan=? AND round=?", (plan, round_number)).fetchone()
         return None if row is None else np.frombuffer(row[0], "<i8").astype(np.int64)
 
@@ -205,8 +205,10 @@ class State(Database):
         ).fetchone()
         return None if row is None else np.frombuffer(row[0], "<i8").astype(np.int64)
 
-    def set_update(self, plan: bytes, stage: int, round_number: int, q: Integers, personal: Int64s) -> None:
-        """Keep a trained round: the quantised update and the personal head that came with it, in one step.
+    def set_update(
+        self, plan: bytes, stage: int, round_number: int, q: Integers, personal: Int64s | None = None
+    ) -> None:
+        """Keep a round's work: what is to be masked, and the personal head that came with it if one did, in one step.
 
         Raises:
             sqlite3.IntegrityError: the round has one already.
@@ -215,7 +217,8 @@ class State(Database):
             self._db.execute(
                 "INSERT INTO updates VALUES (?,?,?,?)", (plan, stage, round_number, q.astype("<i8").tobytes())
             )
-            self.set_personal(plan, round_number, personal)
+            if personal is not None:
+                self.set_personal(plan, round_number, personal)
 
     # outcomes
 
@@ -226,8 +229,8 @@ class State(Database):
         ).fetchone()
         return None if row is None else Resolved(row[0], bytes(row[1]), bool(row[2]))
 
-    def resolve(self, plan: bytes, stage: int, round_number: int, resolved: Resolved, model: Int64s) -> None:
-        """End a round, perhaps in another way than before, with the model after it.
+    def resolve(self, plan: bytes, round_number: int, resolved: Resolved, model: Int64s) -> None:
+        """End a round, perhaps in another way than before, with the state after it.
 
         Updates are dropped: of this round, as it is never masked again, and of a later one, which was trained from a
         model that no longer is.
@@ -242,7 +245,7 @@ class State(Database):
             )
             self._db.execute("DELETE FROM models WHERE plan=? AND round<?", (plan, round_number - 1))
             self._db.execute("UPDATE jobs SET round=? WHERE plan=?", (round_number, plan))
-            self._db.execute("DELETE FROM updates WHERE plan=? AND stage=?", (plan, stage))
+            self._db.execute("DELETE FROM updates WHERE plan=?", (plan,))
         self.forget_deleted()
 
     def keep_evidence(self, plan: bytes, round_number: int, text: str) -> None:

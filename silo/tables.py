@@ -9,6 +9,7 @@ from feddrm.contract.errors import InputError
 from feddrm.contract.files import atomic_write
 from feddrm.contract.plan import Plan
 from feddrm.features import encode, read_table
+from feddrm.method.progress import shared_model
 from silo.context import Work
 from silo.database import NO_RESTORE
 from silo.home import Home
@@ -38,7 +39,8 @@ def predict(home: Home, file: Path) -> tuple[dict[str, object], list[tuple[int, 
     if model is None or personal is None:
         raise InputError(f"{home.database} holds no model of its last round.", remedy=NO_RESTORE)
     dataset = encode(read_table(file), work.plan.schema_, targets=False)
-    predictor = make_predictor(work.plan, model, personal[1], home.settings().torch_threads)
+    shared = shared_model(work.plan, work.layout, model)
+    predictor = make_predictor(work.plan, shared, personal[1], home.settings().torch_threads)
     prediction = predictor.predict(dataset.features)
     classes = work.plan.schema_.target.classes
     rows = [

@@ -1,4 +1,4 @@
-"""The one worker thread in which records are read and models trained, so that the stream lives meanwhile (design 10).
+"""The one worker thread in which records are read and worked on, so that the stream lives meanwhile (design 10).
 
 torch is imported here only, and only when there is something to train or to predict.
 """
@@ -12,13 +12,30 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from feddrm.contract.errors import FeddrmError, InputError, MissingExtraError
 from feddrm.contract.plan import Plan
+from feddrm.features import Dataset
+from feddrm.method.evaluation import held_out
 from feddrm.method.layout import layout_of
 from silo.boundary import INTERNAL, survivable
 from silo.data import Records, load_records
-from silo.effects import DataLoaded, DataRefused, LoadData, Train, Trained, TrainingFailed
+from silo.effects import (
+    Contribute,
+    Contributed,
+    DataLoaded,
+    DataRefused,
+    LoadData,
+    Train,
+    Trained,
+    TrainingFailed,
+    Tune,
+    Tuned,
+    TuningFailed,
+)
 from silo.home import Home
+from silo.shares import Shares, split
 
 if TYPE_CHECKING:
     from feddrm.method.model import Predictor
@@ -58,7 +75,7 @@ def make_predictor(plan: Plan, model: Model, personal: Model, threads: int) -> P
 
 
 class Workshop:
-    """Reads records and trains rounds, one at a time, in one thread; `read` and `round` block and run there.
+    """Reads records and works on them, one thing at a time, in one thread; all but `warm_up` block and run there.
 
     Args:
         home: the silo's directory.
@@ -66,6 +83,7 @@ class Workshop:
         threads: of torch.
         entropy: a CSPRNG, for sampling and noise.
         commit: (digest of the records, nonce of 32 bytes) -> keyed hash of both, 32 bytes.
+        held_out_key: 32 bytes that draw, for this silo's life, the patients that evaluation keeps from training.
     """
 
     def __init__(
@@ -75,14 +93,18 @@ class Workshop:
         threads: int,
         entropy: Callable[[int], bytes],
         commit: Callable[[bytes, bytes], bytes],
+        held_out_key: bytes,
     ) -> None:
         self._home = home
         self._me = me
         self._threads = threads
         self._entropy = entropy
         self._commit = commit
+        self._held_out_key = held_out_key
         self._records: tuple[bytes, Records] | None = None
+        self._parts: tuple[bytes, Dataset, Dataset] | None = None
         self._trainer: tuple[bytes, Trainer] | None = None
+        self._shares: tuple[bytes, Shares] | None = None
 
     def warm_up(self) -> None:
         """Import what training needs; whatever is missing is reported when it is needed."""
@@ -113,7 +135,7 @@ class Workshop:
                 unusable.records,
             )
         self._records = (effect.plan_hash, records)
-        self._trainer = None
+        self._parts = self._trainer = self._shares = None
         return loaded
 
     def round(self, effect: Train, stop: threading.Event) -> Trained | TrainingFailed:
@@ -128,18 +150,74 @@ class Workshop:
             return TrainingFailed(effect.plan_hash, effect.round, f"an {INTERNAL}; see the log")
         return Trained(effect.plan_hash, effect.round, update, personal)
 
+    def contribute(self, effect: Contribute) -> Contributed | TrainingFailed:
+        """Compute a round's integers, noise included."""
+        try:
+            words = self._shares_of(effect).contribute(effect)
+        except FeddrmError as error:
+            return TrainingFailed(effect.plan_hash, effect.round, str(error))
+        except Exception as error:  # noqa: BLE001 - the boundary: a plan must not end the agent
+            survivable(error, f"the contribution to round {effect.round}")
+            return TrainingFailed(effect.plan_hash, effect.round, f"an {INTERNAL}; see the log")
+        return Contributed(effect.plan_hash, effect.stage, effect.round, words)
+
+    def tune(self, effect: Tune, stop: threading.Event) -> Tuned | TuningFailed:
+        """Tune the personal head; `stop` ends it at its next step."""
+        plan = effect.plan
+        try:
+            training, _ = self._data(effect.plan_hash, plan)
+            if plan.personal_head is None:
+                raise InputError("The plan has no personal head.")
+            from feddrm.method.personal import fine_tune
+
+            personal = fine_tune(
+                plan,
+                plan.personal_head,
+                layout_of(plan),
+                effect.model,
+                effect.personal,
+                training,
+                effect.public_size,
+                self._entropy,
+                stop,
+            )
+        except FeddrmError as error:
+            return TuningFailed(effect.plan_hash, str(error))
+        except Exception as error:  # noqa: BLE001 - the boundary: a plan must not end the agent
+            survivable(error, "tuning the personal head")
+            return TuningFailed(effect.plan_hash, f"an {INTERNAL}; see the log")
+        return Tuned(effect.plan_hash, personal)
+
+    def _data(self, plan_hash: bytes, plan: Plan) -> tuple[Dataset, Dataset]:
+        """(records that stages 1 to 3 read, records that only the evaluation reads) of the job in hand."""
+        if self._records is None or self._records[0] != plan_hash:
+            raise InputError("The records of this job have not been read.")
+        if self._parts is None or self._parts[0] != plan_hash:
+            data = self._records[1].dataset
+            share = 0.0 if plan.evaluation is None else plan.evaluation.held_out
+            held = held_out(self._held_out_key, data.patients, share) if share else np.zeros(len(data), np.bool_)
+            self._parts = (plan_hash, *split(data, held))
+        return self._parts[1:]
+
+    def _shares_of(self, effect: Contribute) -> Shares:
+        """One for a job: it keeps patients' features."""
+        if self._shares is None or self._shares[0] != effect.plan_hash:
+            training, held = self._data(effect.plan_hash, effect.plan)
+            index = effect.plan.silos.index(self._me)
+            self._shares = (effect.plan_hash, Shares(effect.plan, index, training, held, self._entropy))
+        return self._shares[1]
+
     def _trainer_of(self, effect: Train) -> Trainer:
         """One trainer a job: its hooks are installed once."""
         if self._trainer is not None and self._trainer[0] == effect.plan_hash:
             return self._trainer[1]
-        if self._records is None or self._records[0] != effect.plan_hash:
-            raise InputError("The records of this job have not been read.")
+        training, _ = self._data(effect.plan_hash, effect.plan)
         from feddrm.method.trainer import Trainer
 
         trainer = Trainer(
             effect.plan,
             layout_of(effect.plan),
-            self._records[1].dataset,
+            training,
             effect.plan.silos.index(self._me),
             effect.public_size,
             self._entropy,

@@ -14,15 +14,16 @@ from typing import Final
 
 from feddrm.audit.exhibit import Exhibit
 from feddrm.audit.heads import charged_by, check_held, only_itself, witnesses_of
-from feddrm.contract.announce import STAGE_TRAIN
-from feddrm.contract.charge import charge
+from feddrm.contract.charge import charge, round_event
 from feddrm.contract.errors import FeddrmError, VerificationError
 from feddrm.contract.kit import FederationRoot
 from feddrm.contract.release import schema_hash
 from feddrm.contract.roster import Roster, verify_roster
+from feddrm.contract.schedule import NAMES, rounds_of
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan, verify_plan
-from feddrm.method.layout import initial_model, layout_of
+from feddrm.method.layout import layout_of
+from feddrm.method.progress import initial_state
 from feddrm.method.update import model_hash
 from privacy.account import LifeSpend
 from privacy.checks import StageTerms
@@ -219,12 +220,16 @@ def _plans(court: _Court, exhibit: Exhibit) -> tuple[Plans, list[Check]]:
 
 def _terms(signed: SignedPlan) -> PlanTerms:
     plan, cost = signed.plan, charge(signed.plan)
-    stages = {STAGE_TRAIN: StageTerms(cost.round_event, 1, plan.training.rounds)} if cost.round_event else {}
+    stages = {
+        stage: StageTerms(event, within.start, len(within))
+        for stage in NAMES
+        if (event := round_event(plan, stage)) is not None and (within := rounds_of(plan, stage))
+    }
     return PlanTerms(
         name=plan.name,
         delta=cost.delta,
         stages=stages,
         patient=plan.schema_.patient,
         schema=schema_hash(plan),
-        initial=model_hash(initial_model(layout_of(plan), signed.hash)),
+        initial=model_hash(initial_state(plan, layout_of(plan), signed.hash)),
     )

@@ -18,9 +18,9 @@ from feddrm.contract import labels
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.messages import RoundOutcome
 from feddrm.contract.plan import Plan, plan_hash
+from feddrm.contract.schedule import STAGE_TRAIN
 from secagg.session import Announcement
 
-STAGE_TRAIN: Final = 1
 NO_PREVIOUS: Final = bytes(32)
 
 
@@ -32,10 +32,11 @@ class Place:
         plan: hash of the signed plan body, as received.
         roster: hash of the roster body that the plan's version names.
         layout: fingerprint of the shared layout.
-        words32: its shared size, the length of one masked update (tags apart).
-        round: 1 to the plan's rounds.
-        model: hash of the shared model at the start of the round.
+        words32, words64: entries of one masked vector (tags apart), which its stage fixes.
+        round: numbered through all stages (feddrm.contract.schedule).
+        model: hash of the job's state at the start of the round.
         previous: `outcome_hash` of the round before, `NO_PREVIOUS` in round 1.
+        stage: of the round.
     """
 
     plan: bytes
@@ -46,6 +47,7 @@ class Place:
     model: bytes
     previous: bytes
     stage: int = STAGE_TRAIN
+    words64: int = 0
 
 
 def outcome_hash(outcome: RoundOutcome | None) -> bytes:
@@ -63,7 +65,7 @@ def outcome_hash(outcome: RoundOutcome | None) -> bytes:
 
 def smallest_cohort(plan: Plan) -> int:
     """How many silos a session needs at least: the larger of threshold and minimum cohort."""
-    return max(plan.secure_aggregation.threshold, plan.secure_aggregation.minimum_cohort)
+    return plan.smallest_cohort
 
 
 def value_bound(plan: Plan) -> int:
@@ -79,7 +81,16 @@ def parameters(plan: Plan) -> bytes:
     rest = plan.model_dump(
         mode="json",
         by_alias=True,
-        include={"training", "privacy", "secure_aggregation", "deadlines", "model"},
+        include={
+            "training",
+            "routing_fit",
+            "personal_head",
+            "evaluation",
+            "privacy",
+            "secure_aggregation",
+            "deadlines",
+            "model",
+        },
     )
     return plan_hash(rfc8785.dumps(rest))
 
@@ -112,8 +123,8 @@ def announcement_of(
         model=place.model,
         layout=place.layout,
         words32=place.words32,
-        words64=0,
-        value_bound=value_bound(plan),
+        words64=place.words64,
+        value_bound=value_bound(plan) if place.words32 else 0,
         threshold=sums.threshold,
         minimum_cohort=sums.minimum_cohort,
         colluders=sums.colluders,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from feddrm.contract import messages as m
 from feddrm.contract.chunks import CHUNK_BYTES
-from feddrm.contract.codec_kinds import Bytes, EnumField, Flag, Int, NameField, Sentence, Word
+from feddrm.contract.codec_kinds import Bytes, EnumField, Flag, Int, NameField, Real, Sentence, Word
 from feddrm.contract.codec_records import Many, One, OneOf, Record, Wrapped
 from feddrm.contract.names import SiloId
 from feddrm.contract.plan import MAXIMUM_SILOS
@@ -37,6 +37,7 @@ _COUNT = Int(0, (1 << 31) - 1)
 _VERSION = Int(1, (1 << 53) - 1)
 _SIZE = Int(0, (1 << 53) - 1)
 _ROUND = Int(0, 10_000)
+_STAGE = Int(0, 5)
 _RELEASE_ID = Word(frozenset("0123456789abcdef"), 16, 16)
 _REFUSAL = Word(frozenset(string.ascii_lowercase + "-"), 0, 32)
 _SHORT = Sentence(128)
@@ -272,7 +273,9 @@ ROUND_SUMMARY = Record(
     survivors=_SILO_NAMES,
     mask_keys_opened=_SILO_NAMES,
     sum=_HASH_OR_EMPTY,
+    stage=_STAGE,
 )
+FIGURE = Record(m.NamedFigure, operator_pb2.Figure, name=_SHORT, value=Real(0.0, 1.0), deviation=Real(0.0, 1e9))
 STATUS = Record(
     m.Status,
     operator_pb2.StatusReply,
@@ -290,6 +293,8 @@ STATUS = Record(
     history=Many(ROUND_SUMMARY, m.HISTORY_LIMIT),
     detail=_LONG,
     release=Word(_RELEASE_ID.characters, 0, 16),
+    stage=_STAGE,
+    figures=Many(FIGURE, 16),
 )
 RELEASE_SUMMARY = Record(
     m.ReleaseSummary,
@@ -299,6 +304,8 @@ RELEASE_SUMMARY = Record(
     signatures=_COUNT,
     threshold=_COUNT,
     published=Flag(),
+    signed_plan=_SIGNED,
+    statement=_SIGNED,
 )
 RELEASE_LIST = Record(m.ReleaseList, operator_pb2.ReleaseList, releases=Many(RELEASE_SUMMARY, 10_000))
 PUBLISH_RELEASE = Record(m.PublishRelease, operator_pb2.PublishReleaseRequest, id=_RELEASE_ID)

@@ -76,6 +76,20 @@ class Int(Scalar):
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class Real(Scalar):
+    """A finite number between two bounds, both included."""
+
+    minimum: float
+    maximum: float
+
+    def check(self, value: Any) -> float:
+        """Return `value` if it is in range; a NaN is not."""
+        if not isinstance(value, float) or not self.minimum <= value <= self.maximum:
+            raise FieldError(f"is not a number from {self.minimum:g} to {self.maximum:g}")
+        return value
+
+
 class Flag(Scalar):
     """A boolean."""
 

@@ -368,7 +368,10 @@ class SiloStatus:
 
 @dataclass(frozen=True, slots=True)
 class RoundSummary:
-    """How a round went. `mask_keys_opened` names silos whose mask-key shares were opened since they dropped out."""
+    """How a round went. `mask_keys_opened` names silos whose mask-key shares were opened since they dropped out.
+
+    `round` is numbered through all stages (feddrm.contract.schedule); `stage` says what it was.
+    """
 
     round: int
     attempt: int
@@ -377,11 +380,25 @@ class RoundSummary:
     survivors: tuple[str, ...]
     mask_keys_opened: tuple[str, ...]
     sum: bytes
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFigure:
+    """One figure of the evaluation, in [0, 1], and the standard deviation that its noise has."""
+
+    name: str
+    value: float
+    deviation: float
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What `feddrm-aggregator status` shows. `history` holds at most the newest HISTORY_LIMIT rounds."""
+    """What `feddrm-aggregator status` shows. `history` holds at most the newest HISTORY_LIMIT rounds.
+
+    Rounds are numbered through all stages; `stage` is that of `round`, 0 while there is none. `figures` are those of
+    the evaluation, empty before it and where its noise leaves nothing to say.
+    """
 
     federation: str
     roster_version: int
@@ -397,17 +414,21 @@ class Status:
     history: tuple[RoundSummary, ...]
     detail: str
     release: str
+    stage: int
+    figures: tuple[NamedFigure, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSummary:
-    """A release as the operator lists it."""
+    """A release as the operator lists it: plan and statement say all that its model card says."""
 
     id: str
     plan: bytes
     signatures: int
     threshold: int
     published: bool
+    signed_plan: Signed
+    statement: Signed
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from typing import Annotated, Literal, Self
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal, Self
 
 import rfc8785
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from feddrm.contract import labels
 from feddrm.contract.names import Document, Name
 from feddrm.contract.schema import Schema
+from feddrm.contract.stages import Evaluation, PersonalHead, RoutingFit, check_ring
 from privacy.accounting import MINIMUM_DELTA
 
 MAXIMUM_SILOS = 100
@@ -23,6 +25,8 @@ MAXIMUM_PARAMETERS = 1 << 25
 
 # The range that privacy.events accounts for.
 MAXIMUM_STEPS = 1_000_000
+MAXIMUM_ROUNDS = 10_000
+_ABSENT: Final = ("routing_fit", "personal_head", "evaluation")
 SamplingRate = Annotated[float, Field(ge=1e-6, le=1)]
 # Bounds on what is multiplied with gradients and powers of two: no plan leads into denormal numbers or overflow.
 ClipNorm = Annotated[float, Field(ge=1e-6, le=1e6)]
@@ -35,6 +39,21 @@ class Mlp(Document):
 
     kind: Literal["mlp"]
     hidden: Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(min_length=1, max_length=8)]
+
+
+class Linear(Document):
+    """No trunk: both heads are linear in the features themselves, which the schema's public bounds scale. For few
+    patients. A query then shows the coordinator features, so it is served only where every policy allows it."""
+
+    kind: Literal["linear"]
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Widths of the trunk's layers: there are none."""
+        return ()
+
+
+Model = Annotated[Mlp | Linear, Field(discriminator="kind")]
 
 
 class Training(Document):
@@ -109,8 +128,11 @@ class Plan(Document):
     roster_version: Annotated[int, Field(ge=1)]
     silos: Annotated[tuple[Name, ...], Field(min_length=3, max_length=MAXIMUM_SILOS)]
     schema_: Annotated[Schema, Field(alias="schema")]
-    model: Mlp
+    model: Model
     training: Training
+    routing_fit: RoutingFit | None = None
+    personal_head: PersonalHead | None = None
+    evaluation: Evaluation | None = None
     privacy: Privacy
     secure_aggregation: SecureAggregation
     queries: Queries = Queries()
@@ -144,7 +166,51 @@ class Plan(Document):
                 "secure_aggregation: silos * (clip * 2**fraction_bits + 1) must stay below 2**30, or sums would "
                 "wrap; lower fraction_bits or clip"
             )
+        self._check_stages()
         return self
+
+    def _check_stages(self) -> None:
+        """What the later stages need of one another and of the ring.
+
+        Raises:
+            ValueError: names the key.
+        """
+        fit, evaluation = self.routing_fit, self.evaluation
+        if self.training.rounds + (fit.sums if fit else 0) + (evaluation is not None) > MAXIMUM_ROUNDS:
+            raise ValueError(f"a job has at most {MAXIMUM_ROUNDS} rounds in all its stages")
+        if fit is not None:
+            if set(fit.public_sizes) != set(self.silos):
+                raise ValueError("routing_fit.public_sizes: must give every silo's public size and no other's")
+            _in_section("routing_fit", lambda: check_ring(fit.event(self.fit_entries, self.shares), fit.largest_silo))
+        if evaluation is not None:
+            _in_section("evaluation", lambda: check_ring(evaluation.event(self.shares), evaluation.largest_silo))
+        if self.personal_head is not None:
+            # Of equal noise and rate the two stages' steps are one event.
+            steps = self.training.rounds * self.training.local_steps + self.personal_head.steps
+            if steps > MAXIMUM_STEPS:
+                raise ValueError(f"personal_head.steps: with training's more than {MAXIMUM_STEPS} steps")
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A stage that does not run leaves no key, so that a plan has one text whether its author knew of the stage."""
+        document: dict[str, Any] = handler(self)
+        return {key: value for key, value in document.items() if value is not None or key not in _ABSENT}
+
+    @property
+    def smallest_cohort(self) -> int:
+        """The fewest silos that are ever in a sum: the larger of threshold and minimum cohort."""
+        return max(self.secure_aggregation.threshold, self.secure_aggregation.minimum_cohort)
+
+    @property
+    def shares(self) -> int:
+        """s: how many silos' shares of noise protect every sum: all that are in the smallest one, less the colluders,
+        who know their own."""
+        return self.smallest_cohort - self.secure_aggregation.colluders
+
+    @property
+    def fit_entries(self) -> int:
+        """Entries of a silo's contribution to the routing fit: a row of weights and a bias for each silo."""
+        return len(self.silos) * ((self.schema_.width, *self.model.hidden)[-1] + 1)
 
     @property
     def parameters(self) -> int:
@@ -156,6 +222,13 @@ class Plan(Document):
     def body(self) -> bytes:
         """The canonical bytes that the operator signs (RFC 8785 JSON)."""
         return rfc8785.dumps(self.model_dump(mode="json", by_alias=True))
+
+
+def _in_section(section: str, check: Callable[[], None]) -> None:
+    try:
+        check()
+    except ValueError as error:
+        raise ValueError(f"{section}: {error}") from error
 
 
 def plan_hash(body: bytes) -> bytes:

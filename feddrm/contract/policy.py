@@ -9,6 +9,7 @@ from pydantic import Field
 from feddrm.contract.documents import Hash
 from feddrm.contract.names import Document
 from feddrm.contract.plan import MAXIMUM_SILOS, Plan
+from feddrm.contract.schedule import last_round
 
 POLICY_FILE: Final = "policy.toml"
 
@@ -38,13 +39,19 @@ class Jobs(Document):
     models: tuple[Annotated[str, Field(max_length=64)], ...] = ()
     smallest_cohort: Annotated[int, Field(ge=3)] = MAXIMUM_SILOS + 1
     colluders: Annotated[int, Field(ge=1)] = MAXIMUM_SILOS
+    routing_fit: bool = False
+    personal_head: bool = False
     evaluation: bool = False
 
 
 class Queries(Document):
-    """Whether this silo answers queries of enrolled queriers with its local model."""
+    """Whether this silo answers queries of enrolled queriers with its local model.
+
+    `linear` agrees to releases of linear models, whose queries show the coordinator features instead of an embedding.
+    """
 
     serve: bool = False
+    linear: bool = False
 
 
 class Policy(Document):
@@ -94,9 +101,17 @@ def objections(policy: Policy, plan: Plan, epsilon: float, epsilon_alone: float,
         sums.colluders >= jobs.colluders,
         f"withstands {sums.colluders} colluding silos, fewer than jobs.colluders = {jobs.colluders}",
     )
+    for key, section, what in (
+        ("routing_fit", plan.routing_fit, "fits the routing head"),
+        ("personal_head", plan.personal_head, "tunes personal heads"),
+        ("evaluation", plan.evaluation, "publishes counts on held-out patients"),
+    ):
+        require(section is None or getattr(jobs, key), f"the plan {what}, and jobs.{key} is not true")
     require(
-        not plan.training.rounds or budget.rounds_without_release > 0, "budget.rounds_without_release allows no round"
+        plan.model.kind != "linear" or policy.queries.linear,
+        "queries of a linear model show the coordinator features, and queries.linear is not true",
     )
+    require(not last_round(plan) or budget.rounds_without_release > 0, "budget.rounds_without_release allows no round")
     return tuple(found)
 
 
@@ -121,18 +136,25 @@ rounds_without_release = 0
 [jobs]
 # Public keys of operators whose plans are considered; `feddrm-silo join` prints your federation's.
 operators = []
-# Kinds of model: "mlp"
+# Kinds of model: "mlp", "linear" (see also queries.linear)
 models = []
 # Fewest hospitals whose updates may be added up (a sum over few tells more about each):
 smallest_cohort = 3
 # At least this many other hospitals may conspire with the coordinator without seeing this one's update:
 colluders = 1
-# Whether noised counts on held-out patients may be published (charged to the same budget):
+# What a plan may do beyond training, charged to the same budget. Fit the routing head by sums of many hospitals, with
+# the noise in shares (should secure aggregation fail, job_epsilon_alone is what counts):
+routing_fit = false
+# Tune this hospital's own model on its own records; the result stays here:
+personal_head = false
+# Publish noised counts on held-out patients:
 evaluation = false
 
 [queries]
 # Whether enrolled queriers get predictions of this hospital's own model:
 serve = false
+# Whether a linear model may be served, to whose queries the coordinator sees features instead of an embedding:
+linear = false
 """
 
 DATA_TEMPLATE: Final = """\

@@ -20,16 +20,26 @@ from feddrm.contract.documents import Hash, canonical, parse_body
 from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.files import atomic_write, file_error, make_directory, read_bounded, sync_directory
 from feddrm.contract.names import Document, Name
-from feddrm.contract.plan import MAXIMUM_SILOS, Plan
+from feddrm.contract.plan import MAXIMUM_ROUNDS, MAXIMUM_SILOS, Plan
 from feddrm.contract.roster import Roster, Version
+from feddrm.contract.schedule import STAGE_EVALUATE, STAGE_ROUTING, STAGE_TRAIN
 from feddrm.contract.signed import Signed, sign, signers
 from feddrm.contract.signed_plan import SignedPlan, verify_plan
+from feddrm.contract.stages import EVALUATION_WORDS, MAXIMUM_SUMS
 
 PLAN_FILE: Final = "plan.signed"
 STATEMENT_FILE: Final = "statement.signed"
 TRUNK_FILE: Final = "trunk.safetensors"
 HEAD_FILE: Final = "head.safetensors"
 MAXIMUM_MODEL: Final = 1 << 30
+
+
+class Counts(Document):
+    """The evaluation's sum as it was published: integers with the noise of `silos` silos in each
+    (feddrm.method.evaluation says what they count)."""
+
+    silos: Annotated[int, Field(ge=2, le=MAXIMUM_SILOS)]
+    total: Annotated[tuple[int, ...], Field(min_length=EVALUATION_WORDS, max_length=EVALUATION_WORDS)]
 
 
 class Statement(Document):
@@ -41,10 +51,12 @@ class Statement(Document):
         layout: the layout's fingerprint.
         schema_: SHA-256 of the canonical schema.
         silos: class order of the routing head.
-        rounds: published rounds, lost ones not counted.
+        rounds: published rounds of training, lost ones not counted.
+        sums: published sums of the routing fit, likewise.
+        evaluation: the evaluation's sum; None where the plan has none or it was lost.
     """
 
-    format: Literal["feddrm release 1"] = "feddrm release 1"
+    format: Literal["feddrm release 2"] = "feddrm release 2"
     federation: Name
     plan: Hash
     roster_version: Version
@@ -53,7 +65,9 @@ class Statement(Document):
     layout: Hash
     schema_: Annotated[Hash, Field(alias="schema")]
     silos: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MAXIMUM_SILOS)]
-    rounds: Annotated[int, Field(ge=0, le=10_000)]
+    rounds: Annotated[int, Field(ge=0, le=MAXIMUM_ROUNDS)]
+    sums: Annotated[int, Field(ge=0, le=MAXIMUM_SUMS)]
+    evaluation: Counts | None
 
     def body(self) -> bytes:
         """The canonical bytes that silos sign."""
@@ -65,19 +79,56 @@ def schema_hash(plan: Plan) -> bytes:
     return hashlib.sha256(canonical(plan.schema_)).digest()
 
 
-def make_statement(plan: SignedPlan, *, trunk: bytes, head: bytes, layout: bytes, rounds: int) -> Statement:
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a job came: published rounds of training, sums of the routing fit, and the evaluation's sum."""
+
+    rounds: int
+    sums: int = 0
+    evaluation: Counts | None = None
+
+    def shortfall(self, plan: Plan, *, up_to: int = STAGE_EVALUATE) -> str:
+        """What a release of the plan still lacks of the stages up to `up_to`, or nothing."""
+        training, fit, evaluation = plan.training, plan.routing_fit, plan.evaluation
+        if up_to >= STAGE_TRAIN and self.rounds < training.required_rounds:
+            return f"{self.rounds} rounds were published; a release requires {training.required_rounds}"
+        if up_to >= STAGE_ROUTING and fit is not None and self.sums < fit.required_sums:
+            return f"{self.sums} sums of the routing fit were published; a release requires {fit.required_sums}"
+        if up_to >= STAGE_EVALUATE and evaluation is not None and evaluation.required and self.evaluation is None:
+            return "the evaluation was lost; a release requires it"
+        return ""
+
+    def possible(self, plan: Plan) -> bool:
+        """Whether a job of the plan can have come so far."""
+        sums = plan.routing_fit.sums if plan.routing_fit is not None else 0
+        evaluated = self.evaluation is None or plan.evaluation is not None
+        return self.rounds <= plan.training.rounds and self.sums <= sums and evaluated
+
+
+def make_statement(
+    plan: SignedPlan,
+    *,
+    trunk: bytes,
+    head: bytes,
+    layout: bytes,
+    rounds: int,
+    sums: int = 0,
+    evaluation: Counts | None = None,
+) -> Statement:
     """The statement that everybody who holds the same model derives.
 
     Args:
         trunk, head, layout: 32-byte hashes.
-        rounds: published rounds.
+        rounds, sums, evaluation: how far the job came.
 
     Raises:
-        VerificationError: fewer rounds than the plan requires for a release.
+        VerificationError: less than the plan requires for a release, or more than it can have.
     """
-    required = plan.plan.training.required_rounds
-    if rounds < required:
-        raise VerificationError(f"A release after {rounds} published rounds; the plan requires {required}.")
+    reached = Reached(rounds, sums, evaluation)
+    if shortfall := reached.shortfall(plan.plan):
+        raise VerificationError(f"There can be no release: {shortfall}.")
+    if not reached.possible(plan.plan):
+        raise VerificationError("A release says that its job came further than its plan goes.")
     return Statement.model_validate(
         {
             "federation": plan.plan.federation,
@@ -89,6 +140,8 @@ def make_statement(plan: SignedPlan, *, trunk: bytes, head: bytes, layout: bytes
             "schema": schema_hash(plan.plan),
             "silos": plan.plan.silos,
             "rounds": rounds,
+            "sums": sums,
+            "evaluation": evaluation,
         }
     )
 
@@ -154,9 +207,15 @@ def verify_release(statement: Signed, *, plan: Signed, roster: Roster) -> Releas
         )
     parsed = parse_body(statement.body, Statement, what="The release statement")
     expected = make_statement(
-        verified, trunk=parsed.trunk, head=parsed.head, layout=parsed.layout, rounds=parsed.rounds
+        verified,
+        trunk=parsed.trunk,
+        head=parsed.head,
+        layout=parsed.layout,
+        rounds=parsed.rounds,
+        sums=parsed.sums,
+        evaluation=parsed.evaluation,
     )
-    if parsed != expected or parsed.rounds > verified.plan.training.rounds:
+    if parsed != expected:
         raise VerificationError("The release statement is about another plan.")
     return Release(verified, parsed, statement, signatures)
 

@@ -15,11 +15,12 @@ from feddrm.contract.documents import Hash, canonical, parse_body
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.messages import RoundOutcome
 from feddrm.contract.names import Document
-from feddrm.contract.plan import MAXIMUM_SILOS, Plan
+from feddrm.contract.plan import MAXIMUM_ROUNDS, MAXIMUM_SILOS, Plan
 from feddrm.contract.roster import Roster
+from feddrm.contract.schedule import last_round, stage_of
 from feddrm.contract.signed import Signed, sign, signers, verify
 
-RoundNumber = Annotated[int, Field(ge=1, le=10_000)]
+RoundNumber = Annotated[int, Field(ge=1, le=MAXIMUM_ROUNDS)]
 
 
 class Ack(Document):
@@ -30,7 +31,8 @@ class Ack(Document):
         session: sid of the secure aggregation that made the sum.
         sum: the name of the published sum as a blob (BLAKE3 of its bytes).
         count: silos in the sum.
-        model: hash of the shared model after the round.
+        round: numbered through all stages.
+        model: hash of the job's state after the round: the shared model, and what later stages add to it.
     """
 
     format: Literal["feddrm ack 1"] = "feddrm ack 1"
@@ -78,9 +80,7 @@ def verify_ack(signed: Signed, *, identity: bytes) -> Ack:
     return parse_body(verify(signed, labels.ROUND_ACK, identity, what="The ack"), Ack, what="The ack")
 
 
-def verify_outcome(
-    outcome: RoundOutcome, plan: Plan, roster: Roster, *, plan_hash: bytes, stage: int = 1
-) -> Ack | Lost:
+def verify_outcome(outcome: RoundOutcome, plan: Plan, roster: Roster, *, plan_hash: bytes) -> Ack | Lost:
     """Verify a round's outcome against the plan's silos and threshold.
 
     Args:
@@ -94,10 +94,12 @@ def verify_outcome(
         MalformedError: a body is malformed.
     """
     record = _lost(outcome, roster) if outcome.lost is not None else _acknowledged(outcome, plan, roster)
-    if (record.plan, record.stage, record.round) != (plan_hash, stage, outcome.round):
-        raise VerificationError(f"The outcome of round {outcome.round} is about another plan, stage or round.")
-    if not 1 <= record.round <= plan.training.rounds:
+    if (record.plan, record.round) != (plan_hash, outcome.round):
+        raise VerificationError(f"The outcome of round {outcome.round} is about another plan or round.")
+    if not 1 <= record.round <= last_round(plan):
         raise VerificationError(f"The plan has no round {record.round}.")
+    if record.stage != stage_of(plan, record.round):
+        raise VerificationError(f"The outcome of round {record.round} is about another stage.")
     return record
 
 

@@ -25,13 +25,14 @@ _WORKERS = 2
 @dataclass(frozen=True, slots=True)
 class Hospital:
     """One silo: its name, its own records and their patient column, its public approximate size in patients, and its
-    cap on epsilon."""
+    caps on epsilon with and without secure aggregation (the same if left out)."""
 
     name: str
     records: Path
     patient_column: str
     public_size: int
     epsilon_cap: float
+    epsilon_cap_alone: float | None = None
 
 
 class Federation:
@@ -97,11 +98,13 @@ class Federation:
         """Write a hospital's own local files: what it accepts, and where its records are."""
         local = self.home(hospital.name) / "local"
         cap = hospital.epsilon_cap
+        alone = cap if hospital.epsilon_cap_alone is None else hospital.epsilon_cap_alone
         (local / "policy.toml").write_text(
             "# What this hospital accepts; `feddrm-silo init` writes a commented template of this file.\n"
-            f"[budget]\njob_epsilon = {cap}\njob_epsilon_alone = {cap}\njob_delta = 1e-5\n"
-            f"life_epsilon = {cap}\nlife_epsilon_alone = {cap}\nlife_delta = 1e-5\nrounds_without_release = 3\n\n"
-            f'[jobs]\noperators = ["{self.operator_key}"]\nmodels = ["mlp"]\nsmallest_cohort = 3\ncolluders = 1\n\n'
+            f"[budget]\njob_epsilon = {cap}\njob_epsilon_alone = {alone}\njob_delta = 1e-5\n"
+            f"life_epsilon = {cap}\nlife_epsilon_alone = {alone}\nlife_delta = 1e-5\nrounds_without_release = 3\n\n"
+            f'[jobs]\noperators = ["{self.operator_key}"]\nmodels = ["mlp"]\nsmallest_cohort = 3\ncolluders = 1\n'
+            "routing_fit = true\npersonal_head = true\nevaluation = true\n\n"
             "[queries]\nserve = true\n"
         )
         (local / "data.toml").write_text(

@@ -27,8 +27,13 @@ SITES: Final = ("site-1", "site-2", "site-3", "site-4", "site-5", "site-6")
 LABELS: Final = ("no drugs bought", "drugs bought")
 HELD_OUT: Final = 0.3
 EPSILON_CAP: Final = 3.0
+# What a hospital's own messages would cost its patients if secure aggregation failed: the routing fit's noise comes in
+# shares.
+EPSILON_CAP_ALONE: Final = 4.5
 DELTA: Final = 1e-5
 ROUNDS: Final = 20
+SUMS: Final = 30
+ALL_ROUNDS: Final = ROUNDS + SUMS + 1
 
 # Approximate numbers of persons in training: public, since the study published its enrolment.
 PUBLIC_SIZE: Final = dict(zip(SITES, (800, 850, 500, 650, 550, 750), strict=True))
@@ -116,11 +121,28 @@ def plan_document(federation: str, roster_version: int, silos: tuple[str, ...] =
             "local_steps": 3,
             "sampling_rate": 0.4,
             "clip_norm": 0.5,
-            "noise_multiplier": 4.5,
+            "noise_multiplier": 5.6,
             "target_weight": 0.55,
             "learning_rate": 4.0,
             "server_learning_rate": 1.0,
         },
+        "routing_fit": {
+            "sums": SUMS,
+            "noise_multiplier": 14.0,
+            "step_size": 16.0,
+            "momentum": 0.9,
+            "average_from": 11,
+            "largest_silo": 100_000,
+            "public_sizes": {name: PUBLIC_SIZE[name] for name in silos},
+        },
+        "personal_head": {
+            "steps": 20,
+            "sampling_rate": 0.2,
+            "noise_multiplier": 8.0,
+            "clip_norm": 0.5,
+            "learning_rate": 1.0,
+        },
+        "evaluation": {"noise_multiplier": 14.0, "held_out": 0.15, "largest_silo": 100_000},
         "privacy": {"delta": DELTA},
         "secure_aggregation": {
             "threshold": 5,
@@ -149,6 +171,10 @@ def plan_text(federation: str, roster_version: int, silos: tuple[str, ...] = SIT
         if isinstance(table, dict):
             lines.append(f"\n[{name}]")
             pairs(table)
+            for inner, values in table.items():
+                if isinstance(values, dict):
+                    lines.append(f"\n[{name}.{inner}]")
+                    pairs(values)
     lines.append("\n[schema]")
     pairs({key: value for key, value in schema.items() if key not in ("target", "columns")})
     lines.append("\n[schema.target]")

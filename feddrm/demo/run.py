@@ -38,10 +38,10 @@ class Kill:
             InputError: not of that form, or no such hospital or round.
         """
         name, _, number = text.partition("@")
-        if name not in SITES or not number.isdigit() or not 1 <= int(number) <= rand.ROUNDS:
+        if name not in SITES or not number.isdigit() or not 1 <= int(number) <= rand.ALL_ROUNDS:
             raise InputError(
                 f"--kill-silo {text}: no such hospital and round.",
-                remedy=f"Write NAME@ROUND with one of {', '.join(SITES)} and a round from 1 to {rand.ROUNDS}.",
+                remedy=f"Write NAME@ROUND with one of {', '.join(SITES)} and a round from 1 to {rand.ALL_ROUNDS}.",
             )
         return cls(name, int(number))
 
@@ -72,7 +72,15 @@ def run(settings: Settings, say: Say) -> dict[str, Any]:
         canary.plant(files.train, settings.canary)
     with Processes(directory / "logs") as processes:
         hospitals = [
-            Hospital(name, files.train[name], "zper", files.public_size[name], rand.EPSILON_CAP) for name in SITES
+            Hospital(
+                name,
+                files.train[name],
+                "zper",
+                files.public_size[name],
+                rand.EPSILON_CAP,
+                rand.EPSILON_CAP_ALONE,
+            )
+            for name in SITES
         ]
         federation = Federation(directory, processes, "rand", hospitals)
         say("Founding the federation: every hospital makes its own keys, the operator signs one roster")
@@ -87,7 +95,7 @@ def run(settings: Settings, say: Say) -> dict[str, Any]:
             )
             federation.start_silo(name, *_keep(directory, name), *kill_at)
         signed = federation.start_job(rand.plan_text("rand", roster_version, SITES))
-        say("Training under differential privacy and secure aggregation")
+        say("Training, fitting the router, tuning and evaluating, under differential privacy and secure aggregation")
         status = _follow(federation, settings)
         if status["state"] != "release ready":
             raise FeddrmError(f"The job ended as {status['state']}: {status['detail']}")
@@ -146,7 +154,7 @@ def _follow(federation: Federation, settings: Settings) -> dict[str, Any]:
     """Watch the job to its end, and bring a killed hospital back two rounds later."""
     killed: Daemon | None = federation.silos.get(settings.kill.silo) if settings.kill else None
     status: dict[str, Any] = {}
-    with progress("training", rand.ROUNDS) as bar:
+    with progress("rounds", rand.ALL_ROUNDS) as bar:
         for status in federation.watch():
             bar.advance(max(0, status["round"] - bar.done), note=_note(status))
             due = settings.kill and (status["round"] >= settings.kill.round + _AWAY_ROUNDS or _over(status))
@@ -171,7 +179,8 @@ def _over(status: dict[str, Any]) -> bool:
 
 def _note(status: dict[str, Any]) -> str:
     waiting = ", ".join(status["waiting_for"])
-    return f"{status['step']}, waiting for {waiting}" if waiting else str(status["step"])
+    doing = f"{status['stage']}: {status['step']}"
+    return f"{doing}, waiting for {waiting}" if waiting else doing
 
 
 def _privacy(status: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
@@ -179,6 +188,7 @@ def _privacy(status: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
     ledgers = {ledger["silo"]: ledger for ledger in verdict["ledgers"]}
     return {
         "rounds": status["rounds"],
+        "evaluation": status["evaluation"],
         "rounds_lost": [entry["round"] for entry in status["history"] if entry["outcome"] == "lost"],
         "plan_epsilon": next(iter(ledgers.values()))["plan_epsilon"],
         "delta": next(iter(ledgers.values()))["delta"],

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from feddrm.contract.schedule import NAMES, STAGE_TRAIN
 from secagg.vector import decode_sum
 
 
@@ -35,7 +36,12 @@ def check(history: Sequence[dict[str, Any]], kept: Path, coordinator: Path) -> S
         updates = [np.load(kept / silo / f"round-{entry['round']:04d}-{silo}.npy") for silo in entry["survivors"]]
         expected = np.stack(updates).sum(axis=0, dtype=np.int64)
         (published,) = coordinator.rglob(f"sums/{entry['sum']}")
-        total, _, _ = decode_sum(published.read_bytes(), len(expected), 0)
+        # Training's sums are of 32-bit entries, those of the later stages of 64-bit ones.
+        trained = entry["stage"] == NAMES[STAGE_TRAIN]
+        words32, words64, _ = decode_sum(
+            published.read_bytes(), *((len(expected), 0) if trained else (0, len(expected)))
+        )
+        total = words32 if trained else words64
         checked += 1
         verified &= bool(np.array_equal(total, expected))
     return SumCheck(checked, verified and checked > 0)

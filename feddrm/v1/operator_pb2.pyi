@@ -50,7 +50,7 @@ class SiloStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., connected: bool = ..., state: _Optional[str] = ..., rounds_joined: _Optional[int] = ..., capacity: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("federation", "roster_version", "plan", "job", "state", "round", "rounds", "attempt", "step", "waiting_for", "silos", "history", "detail", "release")
+    __slots__ = ("federation", "roster_version", "plan", "job", "state", "round", "rounds", "attempt", "step", "waiting_for", "silos", "history", "detail", "release", "stage", "figures")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROSTER_VERSION_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,8 @@ class StatusReply(_message.Message):
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
     federation: str
     roster_version: int
     plan: bytes
@@ -79,10 +81,22 @@ class StatusReply(_message.Message):
     history: _containers.RepeatedCompositeFieldContainer[RoundSummary]
     detail: str
     release: str
-    def __init__(self, federation: _Optional[str] = ..., roster_version: _Optional[int] = ..., plan: _Optional[bytes] = ..., job: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., attempt: _Optional[int] = ..., step: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., silos: _Optional[_Iterable[_Union[SiloStatus, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RoundSummary, _Mapping]]] = ..., detail: _Optional[str] = ..., release: _Optional[str] = ...) -> None: ...
+    stage: int
+    figures: _containers.RepeatedCompositeFieldContainer[Figure]
+    def __init__(self, federation: _Optional[str] = ..., roster_version: _Optional[int] = ..., plan: _Optional[bytes] = ..., job: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., attempt: _Optional[int] = ..., step: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., silos: _Optional[_Iterable[_Union[SiloStatus, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RoundSummary, _Mapping]]] = ..., detail: _Optional[str] = ..., release: _Optional[str] = ..., stage: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ...) -> None: ...
+
+class Figure(_message.Message):
+    __slots__ = ("name", "value", "deviation")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    DEVIATION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    deviation: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ..., deviation: _Optional[float] = ...) -> None: ...
 
 class RoundSummary(_message.Message):
-    __slots__ = ("round", "attempt", "outcome", "cohort", "survivors", "mask_keys_opened", "sum")
+    __slots__ = ("round", "attempt", "outcome", "cohort", "survivors", "mask_keys_opened", "sum", "stage")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +104,7 @@ class RoundSummary(_message.Message):
     SURVIVORS_FIELD_NUMBER: _ClassVar[int]
     MASK_KEYS_OPENED_FIELD_NUMBER: _ClassVar[int]
     SUM_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     outcome: str
@@ -97,21 +112,26 @@ class RoundSummary(_message.Message):
     survivors: _containers.RepeatedScalarFieldContainer[str]
     mask_keys_opened: _containers.RepeatedScalarFieldContainer[str]
     sum: bytes
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., outcome: _Optional[str] = ..., cohort: _Optional[_Iterable[str]] = ..., survivors: _Optional[_Iterable[str]] = ..., mask_keys_opened: _Optional[_Iterable[str]] = ..., sum: _Optional[bytes] = ...) -> None: ...
+    stage: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., outcome: _Optional[str] = ..., cohort: _Optional[_Iterable[str]] = ..., survivors: _Optional[_Iterable[str]] = ..., mask_keys_opened: _Optional[_Iterable[str]] = ..., sum: _Optional[bytes] = ..., stage: _Optional[int] = ...) -> None: ...
 
 class ReleaseSummary(_message.Message):
-    __slots__ = ("id", "plan", "signatures", "threshold", "published")
+    __slots__ = ("id", "plan", "signatures", "threshold", "published", "signed_plan", "statement")
     ID_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     SIGNATURES_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    SIGNED_PLAN_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
     id: str
     plan: bytes
     signatures: int
     threshold: int
     published: bool
-    def __init__(self, id: _Optional[str] = ..., plan: _Optional[bytes] = ..., signatures: _Optional[int] = ..., threshold: _Optional[int] = ..., published: bool = ...) -> None: ...
+    signed_plan: _common_pb2.Signed
+    statement: _common_pb2.Signed
+    def __init__(self, id: _Optional[str] = ..., plan: _Optional[bytes] = ..., signatures: _Optional[int] = ..., threshold: _Optional[int] = ..., published: bool = ..., signed_plan: _Optional[_Union[_common_pb2.Signed, _Mapping]] = ..., statement: _Optional[_Union[_common_pb2.Signed, _Mapping]] = ...) -> None: ...
 
 class ReleaseList(_message.Message):
     __slots__ = ("releases",)

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from feddrm.contract.charge import charge
 from feddrm.contract.plan import Plan, default_threshold
 from feddrm.demo import rand
 from feddrm.features import Table, encode, read_table
-from privacy.accounting import epsilon
-from privacy.events import PoissonSubsampledGaussian
 
 SPENDING = {"outpdol", "drugdol", "suppdol", "mentdol", "inpdol", "meddol", "lnmeddol", "binexp"}
 VISITS = {"totadm", "inpmis", "mentvis", "mdvis", "notmdvis"}
@@ -117,10 +116,8 @@ def test_the_plan_s_text_is_its_document(plan: Plan) -> None:
 
 
 def test_the_job_stays_below_its_cap(plan: Plan) -> None:
-    training = plan.training
-    event = PoissonSubsampledGaussian(
-        training.noise_multiplier, training.sampling_rate, training.rounds * training.local_steps
-    )
-    assert 2.5 < epsilon([event], plan.privacy.delta).pld <= rand.EPSILON_CAP == 3.0
+    cost = charge(plan)
+    assert 2.5 < cost.epsilon <= rand.EPSILON_CAP == 3.0
+    assert cost.epsilon < cost.epsilon_alone <= rand.EPSILON_CAP_ALONE
     assert plan.privacy.delta == 1e-5
     assert plan.secure_aggregation.threshold == default_threshold(len(plan.silos))

@@ -13,11 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from feddrm.audit.cli import app
 from feddrm.cli import invoke
 from feddrm.contract.authority import create_authority, pem
-from feddrm.contract.charge import charge
+from feddrm.contract.charge import charge, round_event
 from feddrm.contract.identity import MemberKeys
 from feddrm.contract.kit import FederationRoot
 from feddrm.contract.plan import Plan
 from feddrm.contract.release import schema_hash
+from feddrm.contract.schedule import STAGE_TRAIN
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan, sign_plan
 from feddrm.method.layout import initial_model, layout_of
@@ -49,14 +50,13 @@ class Paper:
 
     def play(self, name: str, *numbers: int) -> None:
         cost = charge(self.plan.plan)
-        assert cost.round_event is not None
+        event = round_event(self.plan.plan, STAGE_TRAIN)
+        assert event is not None
         gate = self.gates[name]
         gate.open_job(self.plan.hash, self.plan.plan.name, cost.delta, cost.events, now_ms=NOW)
         self.read(name, number=len(self.ledgers[name].bodies()))
         for number in numbers:
-            reservation = gate.reserve(
-                self.plan.hash, 1, number, cost.round_event, model=self.model(number - 1), now_ms=NOW
-            )
+            reservation = gate.reserve(self.plan.hash, 1, number, event, model=self.model(number - 1), now_ms=NOW)
             gate.commit(reservation, bytes([number]) * 32, now_ms=NOW)
             self.heads[self.ledgers[name].origin] = self.ledgers[name].head()
             gate.release(self.plan.hash, 1, number, sum=bytes(32), model=self.model(number), now_ms=NOW)

@@ -5,12 +5,13 @@ import tomllib
 
 import pytest
 
-from feddrm.contract.charge import charge
+from feddrm.contract.charge import charge, round_event
 from feddrm.contract.files import load_document
 from feddrm.contract.home import init_member
 from feddrm.contract.identity import Role
 from feddrm.contract.plan import Plan
 from feddrm.contract.policy import AGENT_TEMPLATE, DATA_TEMPLATE, POLICY_FILE, Policy, objections
+from feddrm.contract.schedule import STAGE_TRAIN
 from silo.home import AgentSettings, DataSettings
 
 OPERATOR = bytes([7] * 32)
@@ -97,18 +98,19 @@ def test_the_charge_follows_from_the_plan_alone(plan: Plan) -> None:
     assert cost.epsilon == pytest.approx(5.877, abs=1e-3)
     assert cost.epsilon_alone == cost.epsilon
     assert cost.delta == 1e-5
-    assert len(cost.events) == 600
-    assert cost.round_event == cost.events[0]
-    assert cost.round_event is not None
-    assert cost.round_event.steps == 5
+    assert [event.steps for event in cost.events] == [3000]
+    event = round_event(long, STAGE_TRAIN)
+    assert event is not None
+    assert event.steps == 5
     smaller = Plan.model_validate(raw | {"silos": ["a", "b", "c"], "name": "other"})
     assert charge(smaller).epsilon == charge(plan).epsilon < cost.epsilon
 
 
 def test_a_plan_without_rounds_costs_nothing(plan: Plan) -> None:
     raw = plan.model_dump(by_alias=True)
-    cost = charge(Plan.model_validate(raw | {"training": raw["training"] | {"rounds": 0}}))
-    assert (cost.round_event, cost.events, cost.epsilon, cost.epsilon_alone) == (None, (), 0.0, 0.0)
+    idle = Plan.model_validate(raw | {"training": raw["training"] | {"rounds": 0}})
+    cost = charge(idle)
+    assert (round_event(idle, STAGE_TRAIN), cost.events, cost.epsilon, cost.epsilon_alone) == (None, (), 0.0, 0.0)
 
 
 def test_the_other_templates_teach_keys_that_exist(tmp_path) -> None:

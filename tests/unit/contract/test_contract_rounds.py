@@ -111,13 +111,13 @@ def test_acks_that_do_not_certify(keys, roster, plan, signed) -> None:
     refused(replace(honest, acks=(a, b, c, a, b)), "more acks than the plan has silos")
     refused(replace(honest, sum=b"z" * 32), "another sum")
     refused(replace(honest, sum=b""), "another sum")
-    refused(replace(honest, round=4), "another plan, stage or round")
+    refused(replace(honest, round=4), "another plan or round")
     refused(RoundOutcome(3), "neither acks nor")
     refused(
         replace(honest, lost=sign_lost(Lost(plan=signed.hash, round=3, reason=""), ROUND)), "both published and lost"
     )
     refused(_outcome(keys, "abc", _ack(signed, plan=b"q" * 32)), "another plan")
-    refused(_outcome(keys, "abc", _ack(signed, stage=2)), "another plan, stage")
+    refused(_outcome(keys, "abc", _ack(signed, stage=2)), "about another stage")
     refused(_outcome(keys, "abc", _ack(signed, count=5)), "more silos than the plan has")
     refused(_outcome(keys, "abc", _ack(signed, round=11)), "no round 11")
 

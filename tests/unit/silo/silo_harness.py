@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from feddrm.contract.roster import Member, Roster, roster_hash, sign_roster
 from feddrm.contract.rounds import Lost, sign_lost
 from feddrm.contract.signed_plan import SignedPlan, sign_plan
 from feddrm.method.layout import initial_model, layout_of
+from feddrm.method.progress import segments
 from feddrm.method.update import apply, model_hash
 from privacy.gate import Gate
 from privacy.ledger import Ledger
@@ -44,6 +46,8 @@ from silo.books import caps_of, origin_of
 from silo.context import Context
 from silo.effects import (
     Connected,
+    Contribute,
+    Contributed,
     DataLoaded,
     Effect,
     Fetched,
@@ -53,12 +57,17 @@ from silo.effects import (
     Send,
     Train,
     Trained,
+    TrainingFailed,
+    Tune,
+    Tuned,
+    TuningFailed,
     Upload,
     Uploaded,
 )
 from silo.home import DataSettings
 from silo.participant import Participant
 from silo.state import State
+from silo.worker import Worker
 
 NAMES = ("alpha", "beta", "delta", "gamma")
 NOW = 1_700_000_000_000
@@ -70,9 +79,12 @@ def entropy_of(seed: object) -> Any:
     return random.Random(str(seed)).randbytes
 
 
-def plan_document(**training: object) -> dict[str, Any]:
-    """A small plan of four silos; keyword arguments replace keys of its training section."""
+def plan_document(**changes: object) -> dict[str, Any]:
+    """A small plan of four silos; keyword arguments replace keys of its training section, or are sections."""
+    names = ("routing_fit", "personal_head", "evaluation")
+    sections = {name: changes.pop(name) for name in names if name in changes}
     return {
+        **sections,
         "federation": FEDERATION,
         "name": "first",
         "roster_version": 1,
@@ -91,7 +103,7 @@ def plan_document(**training: object) -> dict[str, Any]:
             "noise_multiplier": 4.0,
             "target_weight": 0.5,
             "learning_rate": 0.1,
-            **training,
+            **changes,
         },
         "privacy": {"delta": 1e-5},
         "secure_aggregation": {"threshold": 3, "minimum_cohort": 3, "colluders": 1, "clip": 1.0, "fraction_bits": 20},
@@ -159,6 +171,9 @@ class Trial:
                     "models": ["mlp"],
                     "smallest_cohort": 3,
                     "colluders": 1,
+                    "routing_fit": True,
+                    "personal_head": True,
+                    "evaluation": True,
                 },
                 "queries": {"serve": True},
             }
@@ -198,6 +213,7 @@ class House:
     contribution: float = 0.0
     patient: str = "id"
     public_size: int = 100
+    worker: Worker | None = None
     internal: list[str] = field(default_factory=list)
     expects_internal: bool = False
 
@@ -268,6 +284,11 @@ class House:
                 case Train():
                     self.trained.append(effect.round)
                     self.handle(self.trained_event(effect))
+                case Contribute():
+                    self.trained.append(effect.round)
+                    self.handle(self.contributed_event(effect))
+                case Tune():
+                    self.handle(self.tuned_event(effect))
                 case Upload():
                     self.trial.uploads[effect.blob] = effect.data
                     self.handle(Uploaded(effect.blob))
@@ -290,6 +311,20 @@ class House:
         return Trained(
             effect.plan_hash, effect.round, update if self.update is None else self.update, effect.personal + 1
         )
+
+    def contributed_event(self, effect: Contribute) -> Contributed | TrainingFailed:
+        """A round's integers: of `worker` if there is one, else 2**place in every entry."""
+        if self.worker is not None:
+            return self.worker.contribute(effect)
+        _, words = segments(effect.plan, layout_of(effect.plan), effect.stage)
+        place = 1 << NAMES.index(self.name)
+        return Contributed(effect.plan_hash, effect.stage, effect.round, np.full(words, place, np.int64))
+
+    def tuned_event(self, effect: Tune) -> Tuned | TuningFailed:
+        """A tuned head: of `worker` if there is one, else recognisable."""
+        if self.worker is not None:
+            return self.worker.tune(effect, threading.Event())
+        return Tuned(effect.plan_hash, effect.personal + 1000)
 
     def twin_keys(self, event: Announce) -> Frame:
         """A second R1 of this silo for the same announcement, as a dishonest one would sign it."""

@@ -36,7 +36,7 @@ def workshop(home: Home, seen: list[bytes]) -> Workshop:
         seen.append(digest)
         return bytes(32)
 
-    return Workshop(home, "alpha", 1, os.urandom, commit)
+    return Workshop(home, "alpha", 1, os.urandom, commit, bytes(32))
 
 
 def train_effect(trial: Trial, number: int = 1) -> Train:
@@ -102,7 +102,7 @@ def test_an_unexpected_error_is_a_refusal_and_not_the_end(home: Home, caplog: py
     def broken(_: bytes, __: bytes) -> bytes:
         raise ZeroDivisionError
 
-    shop = Workshop(home, "alpha", 1, os.urandom, broken)
+    shop = Workshop(home, "alpha", 1, os.urandom, broken, bytes(32))
     refused = shop.read(LoadData(trial.plan_hash, trial.plan))
     assert isinstance(refused, DataRefused)
     assert "ZeroDivisionError" in caplog.text

@@ -1,0 +1,89 @@
+"""Stage 3 at one silo: its own target head, tuned once on the frozen trunk, between two rounds (design 5).
+
+Nothing of it travels, so there is no session; but records are read, so the ledger has the same leaves in the same
+order: RESERVE before the first record is read, COMMIT when the head exists, KEEP instead of a release. What was begun
+and not finished is spent, and the head of stage 1 stays.
+"""
+
+from __future__ import annotations
+
+from feddrm.contract.schedule import place_of_tuning
+from feddrm.method.progress import shared_model
+from feddrm.method.update import model_hash
+from privacy.errors import BudgetRefused
+from privacy.leaves import AbortReason
+from silo.books import Books
+from silo.context import Context, Work, current_model
+from silo.effects import Effect, Log, Tune, Tuned
+from silo.state import Job
+
+
+class Tuning:
+    """At most one tuning at a time, once for a job."""
+
+    def __init__(self, context: Context, books: Books) -> None:
+        self._context = context
+        self._books = books
+        self._refused: set[bytes] = set()
+        self._running: bytes | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a head is being tuned."""
+        return self._running is not None
+
+    def forget(self) -> None:
+        """The job ended: a result is not wanted any more."""
+        self._running = None
+
+    def due(self, job: Job, work: Work) -> bool:
+        """Whether the head is to be tuned now: trunk and routing head are final, and it was not tried before."""
+        if work.plan.personal_head is None or job.round + 1 < place_of_tuning(work.plan):
+            return False
+        if self.busy or job.plan in self._refused:
+            return False
+        known = self._context.state.outcome(job.plan, job.round)
+        settled = job.round == 0 or (known is not None and known.certified)
+        return settled and not self._books.tuning_charged(work)
+
+    def begin(self, job: Job, work: Work, now_ms: int) -> list[Effect]:
+        """Charge it and begin; without budget the head stays as it is."""
+        state = current_model(self._context.state, job)
+        personal, fixed = self._context.state.personal(job.plan), self._books.fixed()
+        if personal is None or fixed is None:
+            raise LookupError("an accepted job has no personal head or no data set")
+        try:
+            self._books.reserve_tuning(work, model_hash(state), now_ms)
+        except BudgetRefused as error:
+            self._refused.add(job.plan)
+            return [Log(f"The personal head stays as training left it: {error}.", warning=True)]
+        self._running = job.plan
+        model = shared_model(work.plan, work.layout, state)
+        return [
+            Log("Tuning the personal head."),
+            Tune(job.plan, work.plan, fixed.public_size, model, personal[1]),
+        ]
+
+    def tuned(self, event: Tuned, job: Job, work: Work, now_ms: int) -> bool:
+        """Keep the tuned head; False if nobody waited for it."""
+        if self._running != event.plan_hash:
+            return False
+        self._running = None
+        self._books.commit_tuning(work, event.personal, now_ms)
+        self._context.state.set_personal(job.plan, place_of_tuning(work.plan), event.personal)
+        self._books.keep_tuning(work, now_ms)
+        return True
+
+    def failed(self, plan: bytes, work: Work, now_ms: int) -> bool:
+        """Its budget is spent and the head stays as it was; False if nobody waited for it."""
+        if self._running != plan:
+            return False
+        self._running = None
+        self._books.abandon_tuning(work, AbortReason.FAILED, now_ms)
+        return True
+
+    def recover(self, work: Work, now_ms: int) -> list[Effect]:
+        """After a start: what another process had begun is spent."""
+        if not self._books.abandon_tuning(work, AbortReason.CRASHED, now_ms):
+            return []
+        return [Log("The tuning of the personal head was interrupted; its budget stays spent.", warning=True)]
