@@ -31,9 +31,10 @@ LENGTH: Final = 2048
 COLUMNS: Final = 11
 SHORT_BITS: Final = 11
 _LIMB_BITS: Final = 24
-# Its float64 copy fits a second-level cache, and eight rows suit the kernels of OpenBLAS, which starts threads only for
-# products beyond 2^18 multiplications: slower here, and not ours to take from training.
+# The shape that OpenBLAS multiplies fastest: eight rows, and one column more, of zeros. It starts threads for products
+# beyond 2^18 multiplications: slower here, and not ours to take from training.
 _BLOCKS: Final = 8
+_WIDTH: Final = COLUMNS + 1
 _HALF: Final = 28
 _TERMS: Final = 128
 
@@ -48,24 +49,29 @@ def group_secret(session: bytes, transcript: bytes, secrets: Iterable[bytes]) ->
 def products(group: bytes, session: bytes, words32: NDArray[Any], words64: NDArray[Any]) -> tuple[int, ...]:
     """F of a vector for each tag, below p. Arguments as of `tags`."""
     short = _short_weights(group, session, min(LENGTH, max(len(words32), len(words64))))
-    narrow = _inner(words32, short)
-    high = _inner(words64, short, lambda part: part >> _LIMB_BITS)
-    low = _inner(words64, short, lambda part: part & ((1 << _LIMB_BITS) - 1))
-    halves32, halves_high, halves_low = _halves(narrow), _halves(high), _halves(low)
+    narrow = _halves(_inner(words32, short))
+    limbs: tuple[tuple[Limb, int], ...] = (
+        (lambda part: part & ((1 << _LIMB_BITS) - 1), 0),
+        (lambda part: part >> _LIMB_BITS, _LIMB_BITS),
+    )
+    wide = [(_halves(_inner(words64, short, limb)), shift) for limb, shift in limbs] if len(words64) else []
     found = []
     for tag in range(TAGS):
         stream = Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([1 + tag])))
-        total = _dot(_long_weights(stream, len(narrow)), *halves32)
-        weights = _long_weights(stream, len(high))
-        total += _dot(weights, *halves_low) + (_dot(weights, *halves_high) << _LIMB_BITS)
+        total = _dot(_long_weights(stream, len(narrow[0])), *narrow)
+        if wide:
+            weights = _long_weights(stream, len(wide[0][0][0]))
+            total += sum(_dot(weights, *halves) << shift for halves, shift in wide)
         found.append(total % TAG_PRIME)
     return tuple(found)
 
 
 def _short_weights(group: bytes, session: bytes, rows: int) -> NDArray[np.float64]:
-    """R: float64[rows, COLUMNS], integers below 2^SHORT_BITS; by columns in memory, which products read faster."""
+    """R and a column of zeros: float64[rows, _WIDTH], integers below 2^SHORT_BITS, in memory by columns."""
     words = Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([0]))).words(rows * COLUMNS, "<u2")
-    return (words & ((1 << SHORT_BITS) - 1)).reshape(rows, COLUMNS).astype(np.float64, order="F")
+    short = np.zeros((rows, _WIDTH), order="F")
+    short[:, :COLUMNS] = (words & ((1 << SHORT_BITS) - 1)).reshape(rows, COLUMNS)
+    return short
 
 
 def _long_weights(stream: Keystream, count: int) -> NDArray[np.uint64]:
@@ -76,7 +82,7 @@ def _long_weights(stream: Keystream, count: int) -> NDArray[np.uint64]:
 def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None = None) -> NDArray[np.int64]:
     """The first level: int64[blocks * COLUMNS], exact. `limb` takes the part of each entry that is meant."""
     whole, rest = divmod(len(values), LENGTH)
-    found = np.empty((whole + (rest > 0), COLUMNS))
+    found = np.empty((whole + (rest > 0), _WIDTH))
     blocks = values[: whole * LENGTH].reshape(whole, LENGTH)
     buffer = np.empty((min(_BLOCKS, whole), LENGTH))
     for at in range(0, whole, _BLOCKS):
@@ -87,7 +93,7 @@ def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None =
     if rest:
         last = values[whole * LENGTH :]
         np.matmul((last if limb is None else limb(last)).astype(np.float64), short[:rest], out=found[whole])
-    return found.astype(np.int64).ravel()
+    return found[:, :COLUMNS].astype(np.int64).ravel()
 
 
 def _halves(values: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

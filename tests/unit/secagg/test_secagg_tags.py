@@ -146,7 +146,7 @@ def test_the_largest_sums_are_exact(sign: int) -> None:
     words32, words64 = [sign * (RING_BOUND - 1)] * count, [sign * LARGEST64] * count
     computed = tags.tags(GROUP, SID, np.array(words32, dtype="<i4"), int64s(words64), ["a"])
     assert computed.tolist() == tags_by_hand(GROUP, "a", words32, words64)
-    full = np.full((tags.LENGTH, tags.COLUMNS), 2**tags.SHORT_BITS - 1, dtype=np.float64)
+    full = np.full((tags.LENGTH, tags._WIDTH), 2**tags.SHORT_BITS - 1, dtype=np.float64)
     values = np.full(tags.LENGTH, sign * (RING_BOUND - 1), dtype="<i4")
     exact = sign * (RING_BOUND - 1) * (2**tags.SHORT_BITS - 1) * tags.LENGTH
     assert tags._inner(values, full).tolist() == [exact] * tags.COLUMNS
