@@ -130,6 +130,31 @@ def predict(
     emit(form, document, table(("row", "label", "probability"), rows))
 
 
+@app.command("canary")
+def canary_command(
+    directory: Directory,
+    plan: PlanOption,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Where the result goes.")],
+    seed: Annotated[
+        str | None, typer.Option("--seed", metavar="HEX", help="The auditor's 32 bytes; fresh ones without it.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Audit so many rounds of the plan, not all.")] = None,
+    form: FormatOption = Format.TEXT,
+) -> None:
+    """Audit this installation's private training with canaries: made-up patients whose traces are looked for.
+
+    It costs no privacy: no record of the hospital is read, its ledger is not opened, and nothing is sent.
+    """
+    require_extra("feddrm-silo canary", "silo", ["torch", "opacus"])
+    from silo.canary import read_seed, run_canaries
+
+    result = run_canaries(directory, plan, out, rounds, read_seed(seed))
+    text = (
+        f"Wrote {out}: seed {result.seed.hex()}, epsilon {result.claimed:.3f} claimed. Judge: feddrm-audit canary {out}"
+    )
+    emit(form, {"out": str(out), "seed": result.seed.hex(), "claimed": result.claimed}, text)
+
+
 @data_app.command("check")
 def data_check(
     directory: Directory,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from feddrm.audit.budget import budget_json, budget_text, recompute_exhibit
+from feddrm.audit.canary import judge_runs, parse_seed, runs_json, runs_text
 from feddrm.audit.cases import case_json, case_text, judge_case
 from feddrm.audit.court import judge
 from feddrm.audit.exhibit import read_exhibit, read_exhibits, read_root
@@ -174,6 +175,24 @@ def opening(
     }
     emit(form, document, text)
     if not (opened.holds and verdict.verified):
+        raise typer.Exit(ExitCode.VERIFICATION)
+
+
+@app.command()
+def canary(
+    files: Annotated[list[Path], typer.Argument(help="What hospitals wrote with feddrm-silo canary.")],
+    seed: Annotated[
+        str | None, typer.Option("--seed", metavar="HEX", help="The seed that you gave the hospital beforehand.")
+    ] = None,
+    form: FormatOption = Format.TEXT,
+) -> None:
+    """Judge runs with canaries: a lower bound of epsilon at 99.9 % confidence, against the claim.
+
+    Exit code 6 if the bound exceeds the claim, the claim is below what its event costs, or the seed is another.
+    """
+    judged = judge_runs(files, parse_seed(seed))
+    emit(form, {"runs": runs_json(judged)}, runs_text(judged))
+    if not all(one.passed for one in judged):
         raise typer.Exit(ExitCode.VERIFICATION)
 
 

@@ -13,11 +13,11 @@ from feddrm.contract.errors import FeddrmError, InputError
 from feddrm.contract.plan import Plan
 from feddrm.features import Dataset
 from feddrm.method.dpsgd import DpSgd
+from feddrm.method.draws import Draws
 from feddrm.method.layout import Layout
 from feddrm.method.model import build, load_vectors, read
 from feddrm.method.update import Model, from_float
 from privacy.noise import GaussianSource
-from privacy.sampling import pick_record, poisson_mask
 
 
 class Stop(Protocol):
@@ -63,13 +63,9 @@ class Trainer:
         self._training = plan.training
         self._layout = layout
         self._silo = silo_index
-        self._entropy = entropy
         self._features = torch.from_numpy(data.features.astype(np.float32))
         self._targets = torch.from_numpy(data.targets.astype(np.int64))
-        self._records: dict[bytes, list[int]] = {}
-        for index, patient in enumerate(data.patients):
-            self._records.setdefault(patient, []).append(index)
-        self._patients = tuple(self._records)
+        self._draws = Draws(data.patients, plan.training.sampling_rate, entropy)
         self._network = build(plan)
         divisor = plan.training.sampling_rate * public_size
         self._engine = DpSgd(self._network, plan.training, divisor=divisor, noise=GaussianSource(entropy))
@@ -94,17 +90,7 @@ class Trainer:
         for _ in range(self._training.local_steps):
             if stop.is_set():
                 raise TrainingStopped("Training was stopped before the round was complete.")
-            drawn = self._draw()
+            drawn = self._draws.draw()
             self._engine.step(self._features[drawn], self._targets[drawn], self._silo)
         update = read(self._network, self._layout, "shared") - before
         return update, from_float(read(self._network, self._layout, "personal"))
-
-    def _draw(self) -> torch.Tensor:
-        key = self._entropy(32)
-        drawn = poisson_mask(key, self._patients, self._training.sampling_rate)
-        indices = []
-        for patient, selected in zip(self._patients, drawn.tolist(), strict=True):
-            if selected:
-                records = self._records[patient]
-                indices.append(records[pick_record(key, patient, len(records))])
-        return torch.tensor(indices, dtype=torch.int64)
