@@ -1,7 +1,7 @@
 """How far integer noise is from the Gaussian that its charge stands for. docs/privacy.md has the proof.
 
-With rho_v(x) = exp(-x**2 / (2 v)), the sum of rho_v over all integers, shifted by anything, differs from sqrt(2 pi v) by
-at most the part eta(v) = 2 exp(-2 pi**2 v) (1 + next to nothing) of it (Poisson's summation formula).
+With rho_v(x) = exp(-x**2 / (2 v)), the sum of rho_v over all integers, shifted by anything, differs from sqrt(2 pi v)
+by at most the part eta(v) = 2 exp(-2 pi**2 v) (1 + next to nothing) of it (Poisson's summation formula).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from privacy.events import DistributedDiscreteGaussian, Event, LocalDiscreteGaus
 
 # What a discrete Gaussian gives away of its variance to be a function of a continuous one: the less, the larger the
 # ratio by which the two still differ. Four is 1.6 % of the least variance that an event may have, and leaves a ratio of
-# 1 + 4e-34 a coordinate.
+# 1 + 2e-34 a coordinate.
 SMOOTHING_VARIANCE: Final = 4
 # Total variation distance of one drawn discrete Gaussian to the exact one: privacy.discrete.DISTANCE, without numpy.
 SAMPLER_DISTANCE: Final = 2.0**-100
