@@ -19,13 +19,24 @@ import numpy.typing as npt
 
 from feddrm.contract import labels
 from feddrm.contract.errors import MalformedError
+from feddrm.contract.stages import EVALUATION_FRACTION_BITS as FRACTION_BITS
+from feddrm.contract.stages import EVALUATION_SENSITIVITY as SENSITIVITY
+from feddrm.contract.stages import EVALUATION_WORDS as WORDS
+
+__all__ = [
+    "FRACTION_BITS",
+    "SENSITIVITY",
+    "WORDS",
+    "Figure",
+    "Figures",
+    "choose",
+    "contribution",
+    "held_out",
+]
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-FRACTION_BITS: Final = 16
-WORDS: Final = 4
-SENSITIVITY: Final = 2 << FRACTION_BITS
 KEY_BYTES: Final = 32
 # A ratio is published where its denominator is this many standard deviations of its noise: closer to zero the ratio's
 # own spread is no longer what the delta method says.

@@ -7,7 +7,6 @@ The head travels with every answer, so its patients need privacy all the same: t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from torch import nn
 
 from feddrm.contract.errors import InputError
 from feddrm.contract.plan import Plan, Training
+from feddrm.contract.stages import PersonalHead
 from feddrm.features import Dataset
 from feddrm.method.dpsgd import DpSgd
 from feddrm.method.draws import Draws
@@ -23,38 +23,6 @@ from feddrm.method.model import build, embed_each, load, load_vectors, read
 from feddrm.method.trainer import Stop, TrainingStopped
 from feddrm.method.update import Model, from_float, to_float
 from privacy.noise import GaussianSource
-
-
-class Terms(Protocol):
-    """What the plan fixes of this stage.
-
-    Its event is PoissonSubsampledGaussian(noise_multiplier, sampling_rate, steps).
-    """
-
-    @property
-    def steps(self) -> int:
-        """Of DP-SGD."""
-        ...
-
-    @property
-    def sampling_rate(self) -> float:
-        """Of each patient in a step."""
-        ...
-
-    @property
-    def noise_multiplier(self) -> float:
-        """Standard deviation of the noise divided by the clip norm."""
-        ...
-
-    @property
-    def clip_norm(self) -> float:
-        """Of one patient's gradient."""
-        ...
-
-    @property
-    def learning_rate(self) -> float:
-        """Of the steps."""
-        ...
 
 
 class _Head(nn.Module):
@@ -70,7 +38,7 @@ class _Head(nn.Module):
 
 def fine_tune(
     plan: Plan,
-    terms: Terms,
+    terms: PersonalHead,
     layout: Layout,
     model: Model,
     personal: Model,
@@ -83,7 +51,7 @@ def fine_tune(
 
     Args:
         plan: of the job.
-        terms: of this stage.
+        terms: of this stage; its event is PoissonSubsampledGaussian(noise_multiplier, sampling_rate, steps).
         layout: `layout_of(plan)`.
         model: int64[shared_size]; its trunk is used as it is.
         personal: int64[personal_size].

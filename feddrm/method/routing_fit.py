@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from feddrm.contract.errors import MalformedError
+from feddrm.contract.stages import fit_sensitivity
 from feddrm.method.layout import MODEL_FRACTION_BITS
 
 Integers = npt.NDArray[np.int64]
@@ -93,8 +94,7 @@ class Terms:
     @property
     def sensitivity(self) -> int:
         """D: the L2 norm by which one patient moves a silo's sum of integers, at most."""
-        # The exact root is irrational, so the least integer above is the floor plus one.
-        return math.isqrt(2 << (2 * self.fraction_bits)) + 1 + (math.isqrt(self.words) + 2) // 2
+        return fit_sensitivity(self.words, self.fraction_bits)
 
 
 def bound(terms: Terms, patients: int, scale: int) -> int:

@@ -44,7 +44,7 @@ def make_plan() -> MakePlan:
                 "roster_version": 1,
                 "silos": list(silos),
                 "schema": {"patient": "id", "target": target, "columns": columns},
-                "model": {"kind": "mlp", "hidden": list(hidden)},
+                "model": {"kind": "mlp", "hidden": list(hidden)} if hidden else {"kind": "linear"},
                 "training": values | training,
                 "privacy": {"delta": 1e-5},
                 "secure_aggregation": {

@@ -84,6 +84,23 @@ def test_bounds_of_deep_trunks_hold(make_plan: MakePlan, seed: int) -> None:
     assert phi.max() > 0
 
 
+@pytest.mark.parametrize("bits", [1, 2, 3, 8])
+def test_features_without_a_trunk_keep_the_ends_of_their_ranges(make_plan: MakePlan, bits: int) -> None:
+    plan = plan_over(make_plan, (), bits)
+    grid, records = Grid.of(plan, {}), every_record(plan)
+    assert grid.width == plan.schema_.width
+    seen = grid.decode(grid.encode(records))
+    lower = np.concatenate(
+        [[-1.0 if kind.kind == "numeric" else 0.0, *[0.0] * (kind.width - 1)] for kind in COLUMNS.values()]
+    )
+    ends = (records == lower) | (records == 1.0)
+    assert ends.mean() > 0.8
+    assert np.allclose(seen[ends], records[ends], atol=1e-6)
+    assert (np.abs(seen - records) <= (1.0 - lower) / (2**bits - 1) / 2 + 1e-6).all()
+    with pytest.raises(MalformedError):
+        Grid.of(plan, {"trunk.0.bias": np.zeros(3, dtype=np.float32)})
+
+
 def test_bounds_survive_the_largest_weights(make_plan: MakePlan) -> None:
     plan = plan_over(make_plan, (9, 9, 9, 9, 9))
     trunk = {name: np.full_like(values, 2.0**29) for name, values in trunk_of(plan, 0).items()}
@@ -172,3 +189,6 @@ def test_a_grid_must_be_sound(bounds: list[float], bits: int) -> None:
     with pytest.raises(ValueError, match="grid"):
         Grid(np.array(bounds), bits)
     assert replace(Grid(np.ones(1), 2), bits=16).code_bytes == 2
+    for lower in (np.ones(1), np.zeros(2), np.full(1, -np.inf)):
+        with pytest.raises(ValueError, match="lower"):
+            Grid(np.ones(1), 2, lower)

@@ -40,7 +40,7 @@ def vectors(plan: Plan) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     return initial_model(layout, bytes(32)), initial_personal(layout, bytes(32))
 
 
-@pytest.mark.parametrize("hidden", [(6,), (7, 5)])
+@pytest.mark.parametrize("hidden", [(6,), (7, 5), ()])
 def test_silo_and_querier_compute_what_the_vectors_say(make_plan: MakePlan, hidden: tuple[int, ...]) -> None:
     plan = make_plan(hidden=hidden, labels=("a", "b", "c"))
     features = rows(20)
@@ -87,6 +87,18 @@ def test_an_embedding_of_its_own_is_the_same_in_any_company(make_plan: MakePlan,
     assert embed_each(module, features[:0]).shape == (0, hidden[-1])
     with pytest.raises(MalformedError):
         embed_each(module, features[:, :3])
+
+
+def test_without_hidden_layers_the_embedding_is_the_features(make_plan: MakePlan) -> None:
+    plan = make_plan(hidden=())
+    assert layout_of(plan).part("trunk") == ()
+    features = rows(5)
+    module = build(plan)
+    load_vectors(module, layout_of(plan), *vectors(plan))
+    assert np.array_equal(embed_each(module, features), features)
+    assert np.array_equal(Embedder.from_tensors(plan, {}).embed(features), features)
+    with pytest.raises(MalformedError):
+        Embedder.from_tensors(plan, {"trunk.0.weight": features})
 
 
 def test_no_rows_give_no_rows(make_plan: MakePlan) -> None:

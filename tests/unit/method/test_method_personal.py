@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ pytest.importorskip("opacus", reason="the silo extra is not installed")
 
 from feddrm.contract.errors import InputError  # noqa: E402
 from feddrm.contract.plan import Plan  # noqa: E402
+from feddrm.contract.stages import PersonalHead  # noqa: E402
 from feddrm.features import Dataset  # noqa: E402
 from feddrm.method import personal as personal_module  # noqa: E402
 from feddrm.method.layout import initial_model, initial_personal, layout_of  # noqa: E402
@@ -25,13 +25,9 @@ MakeEntropy = Callable[[bytes], Callable[[int], bytes]]
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Terms:
-    steps: int = 1
-    sampling_rate: float = 1.0
-    noise_multiplier: float = 1.0
-    clip_norm: float = 0.5
-    learning_rate: float = 1.0
+def terms(**changes: Any) -> PersonalHead:
+    values = {"steps": 1, "sampling_rate": 1.0, "noise_multiplier": 1.0, "clip_norm": 0.5, "learning_rate": 1.0}
+    return PersonalHead(**(values | changes))
 
 
 class Recorder:
@@ -82,10 +78,10 @@ def dataset(seed: int, patients: int = 40, records: int = 2) -> Dataset:
     )
 
 
-def tune(plan: Plan, terms: Terms, data: Dataset, entropy: Callable[[int], bytes], stop: Any = None) -> Any:
+def tune(plan: Plan, of: PersonalHead, data: Dataset, entropy: Callable[[int], bytes], stop: Any = None) -> Any:
     layout = layout_of(plan)
     model, personal = initial_model(layout, bytes(32)), initial_personal(layout, bytes(32))
-    return fine_tune(plan, terms, layout, model, personal, data, 40, entropy, stop or Never())
+    return fine_tune(plan, of, layout, model, personal, data, 40, entropy, stop or Never())
 
 
 def accuracy(plan: Plan, personal: Any, data: Dataset) -> float:
@@ -98,10 +94,10 @@ def test_the_head_learns_its_silo_and_the_trunk_stays(make_plan: MakePlan, make_
     plan, data = make_plan(hidden=(16,)), dataset(1, patients=400)
     layout = layout_of(plan)
     personal = initial_personal(layout, bytes(32))
-    terms = Terms(steps=60, sampling_rate=0.5, noise_multiplier=0.5, learning_rate=2.0)
+    of = terms(steps=60, sampling_rate=0.5, noise_multiplier=0.5, learning_rate=2.0)
     model = initial_model(layout, bytes(32))
     kept = model.copy()
-    tuned = fine_tune(plan, terms, layout, model, personal, data, 400, make_entropy(b"tune"), Never())
+    tuned = fine_tune(plan, of, layout, model, personal, data, 400, make_entropy(b"tune"), Never())
     assert accuracy(plan, tuned, data) > 0.85 > accuracy(plan, personal, data) + 0.1
     assert (model == kept).all()
     assert tuned.shape == personal.shape
@@ -111,26 +107,26 @@ def test_the_head_learns_its_silo_and_the_trunk_stays(make_plan: MakePlan, make_
 def test_without_one_patient_a_step_differs_by_one_clipped_row(
     make_plan: MakePlan, make_entropy: MakeEntropy, recorder: Recorder, seed: int
 ) -> None:
-    plan, terms, data = make_plan(), Terms(), dataset(seed, patients=70)
-    tune(plan, terms, data, make_entropy(b"sum"))
+    plan, of, data = make_plan(), terms(), dataset(seed, patients=70)
+    tune(plan, of, data, make_entropy(b"sum"))
     whole = recorder.sums.pop()
     gone = data.patients[seed]
     keep = np.array([patient != gone for patient in data.patients])
     assert data.targets is not None
     rest = Dataset(data.features[keep], data.targets[keep], [p for p in data.patients if p != gone])
-    tune(plan, terms, rest, make_entropy(b"sum"))
+    tune(plan, of, rest, make_entropy(b"sum"))
     moved = whole - recorder.sums.pop()
-    assert 0 < np.linalg.norm(moved) <= terms.clip_norm
+    assert 0 < np.linalg.norm(moved) <= of.clip_norm
     alone = Dataset(data.features[~keep], data.targets[~keep], [gone] * int((~keep).sum()))
-    tune(plan, terms, alone, make_entropy(b"sum"))
+    tune(plan, of, alone, make_entropy(b"sum"))
     assert (moved == recorder.sums.pop()).all()
 
 
 def test_the_noise_is_the_plans_and_every_step_draws_it(
     make_plan: MakePlan, make_entropy: MakeEntropy, recorder: Recorder
 ) -> None:
-    terms = Terms(steps=7, sampling_rate=1e-6, noise_multiplier=3.0)
-    tune(make_plan(), terms, dataset(0, patients=5), make_entropy(b"noise"))
+    of = terms(steps=7, sampling_rate=1e-6, noise_multiplier=3.0)
+    tune(make_plan(), of, dataset(0, patients=5), make_entropy(b"noise"))
     assert recorder.stds == [1.5] * 7
     assert all(not total.any() for total in recorder.sums)
 
@@ -138,7 +134,7 @@ def test_the_noise_is_the_plans_and_every_step_draws_it(
 def test_only_the_target_counts(make_plan: MakePlan, make_entropy: MakeEntropy, recorder: Recorder) -> None:
     # Its gradient in the head is (p - y) phi^T with the bias beside it, as long as nothing is clipped.
     plan, data = make_plan(labels=("a", "b")), dataset(3, patients=1, records=1)
-    tune(plan, Terms(clip_norm=100.0), data, make_entropy(b"loss"))
+    tune(plan, terms(clip_norm=100.0), data, make_entropy(b"loss"))
     weight, bias = recorder.sums[0][:-2].reshape(2, -1), recorder.sums[0][-2:]
     layout = layout_of(plan)
     predictor = Predictor(plan, initial_model(layout, bytes(32)), initial_personal(layout, bytes(32)))
@@ -151,8 +147,8 @@ def test_only_the_target_counts(make_plan: MakePlan, make_entropy: MakeEntropy, 
 
 def test_a_stop_ends_it_and_unfit_data_are_refused(make_plan: MakePlan, make_entropy: MakeEntropy) -> None:
     with pytest.raises(TrainingStopped):
-        tune(make_plan(), Terms(), dataset(0), make_entropy(b"stop"), Always())
+        tune(make_plan(), terms(), dataset(0), make_entropy(b"stop"), Always())
     with pytest.raises(InputError):
-        tune(make_plan(width=5), Terms(), dataset(0), make_entropy(b"width"))
+        tune(make_plan(width=5), terms(), dataset(0), make_entropy(b"width"))
     with pytest.raises(InputError):
-        tune(make_plan(), Terms(), Dataset(dataset(0).features, None, dataset(0).patients), make_entropy(b"none"))
+        tune(make_plan(), terms(), Dataset(dataset(0).features, None, dataset(0).patients), make_entropy(b"none"))
