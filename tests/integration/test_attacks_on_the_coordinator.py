@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_coordinator_service import SILOS, Agent, House, Upload, agents, found, plan_of, serving, status_of
+from coordinator_process import SILOS, Agent, House, Upload, agents, found, plan_of, serving, status_of
 
 from aggregator.operator_client import OperatorClient
 from aggregator.store import read_journal
@@ -66,9 +66,9 @@ def play(house: House, twist: Callable[[Agent], None], *, rounds: int = 1) -> Ru
         with agents(house, *SILOS) as silos:
             twist(silos[BAD])
             with OperatorClient(house.operator) as client:
-                plan = plan_of(
-                    house, name=f"job-{secrets.token_hex(4)}", training__rounds=rounds + 1, deadlines=DEADLINES
-                )
+                # Many more rounds than pass until the job is stopped.
+                name = f"job-{secrets.token_hex(4)}"
+                plan = plan_of(house, name=name, training__rounds=rounds + 50, deadlines=DEADLINES)
                 receipt = await asyncio.to_thread(client.start_job, plan)
             while True:
                 status = await asyncio.to_thread(status_of, house)
@@ -78,7 +78,7 @@ def play(house: House, twist: Callable[[Agent], None], *, rounds: int = 1) -> Ru
             with OperatorClient(house.operator) as client:
                 if status.state not in ("stopped", "failed"):
                     await asyncio.to_thread(client.stop_job, receipt.plan, "the test is over")
-            return status
+            return replace(status, history=status.history[:rounds])
 
     status = asyncio.run(asyncio.wait_for(scenario(), 120))
     journal = [text for _, text in read_journal(house.server, 100_000)[before:]]
