@@ -1,0 +1,56 @@
+"""Where a published sum holds noise and nothing else: for `privacy.noise_check` (numpy only).
+
+A record's gradient with respect to the routing head's logits is p - e_k, probabilities less a one, whose entries sum to
+zero. So do the entries of a column of the routing head's weights, over the silos' classes, in every record's gradient,
+at any model, clipped or not, and so do those of the bias: what a column of a published sum adds up to is noise, and
+every sum has d + 1 such places. They cost no words and no budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from feddrm.contract.plan import Plan
+from feddrm.method import routing_fit
+from feddrm.method.layout import Layout
+
+# Deviations that a clip of updates must leave to the noise, or it would shrink the variance that is planned for.
+_ROOM = 6.0
+
+
+def training_places(layout: Layout, total: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """float64[d + 1]: columns of the routing head, then its bias, of a sum of updates of stage 1, float64[shared_size]."""
+    tensors = layout.split(total)
+    return np.append(tensors["routing_head.weight"].sum(axis=0), tensors["routing_head.bias"].sum())
+
+
+def training_variance(plan: Plan, public_sizes: Sequence[int]) -> float:
+    """What each of `training_places` is planned to vary, for a sum over silos of these public sizes.
+
+    Raises:
+        ValueError: the clip of updates leaves too little room for the noise.
+    """
+    training = plan.training
+    single = [
+        training.local_steps
+        * (training.learning_rate * training.noise_multiplier * training.clip_norm / (training.sampling_rate * size))
+        ** 2
+        for size in public_sizes
+    ]
+    if _ROOM * math.sqrt(max(single)) > plan.secure_aggregation.clip:
+        raise ValueError("the clip of updates cuts the noise off, so that its variance is not the planned one")
+    return len(plan.silos) * sum(single)
+
+
+def fit_places(terms: routing_fit.Terms, total: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """int64[d + 1] of a total of the routing fit, int64[words]."""
+    return total.reshape(terms.silos, terms.width + 1).sum(axis=0)
+
+
+def fit_variance(terms: routing_fit.Terms, scale: int, silos: int) -> float:
+    """What each of `fit_places` is planned to vary where `silos` silos each added N_Z(0, scale**2)."""
+    return float(terms.silos) * silos * float(scale) ** 2
