@@ -23,7 +23,7 @@ _ROOM = 6.0
 
 
 def training_places(layout: Layout, total: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """float64[d + 1]: columns of the routing head, then its bias, of a sum of updates of stage 1, float64[shared_size]."""
+    """float64[d + 1]: columns of the routing head, then its bias, of a stage 1 sum of updates, float64[shared_size]."""
     tensors = layout.split(total)
     return np.append(tensors["routing_head.weight"].sum(axis=0), tensors["routing_head.bias"].sum())
 
@@ -48,7 +48,8 @@ def training_variance(plan: Plan, public_sizes: Sequence[int]) -> float:
 
 def fit_places(terms: routing_fit.Terms, total: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """int64[d + 1] of a total of the routing fit, int64[words]."""
-    return total.reshape(terms.silos, terms.width + 1).sum(axis=0)
+    places: npt.NDArray[np.int64] = total.reshape(terms.silos, terms.width + 1).sum(axis=0)
+    return places
 
 
 def fit_variance(terms: routing_fit.Terms, scale: int, silos: int) -> float:
