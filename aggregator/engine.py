@@ -37,9 +37,11 @@ from aggregator.router import Serving
 from aggregator.status import status_of
 from aggregator.store import Store
 from feddrm.contract.errors import FeddrmError, InputError
+from feddrm.contract.files import atomic_write
 from feddrm.contract.messages import SiloFrame, Status
-from feddrm.contract.release import write_bundle
+from feddrm.contract.release import CARD_FILE, Release, write_bundle
 from feddrm.contract.signed import Signed
+from feddrm.method.card import render_card
 from secagg.bodies import Masked
 from secagg.errors import WireError
 from secagg.wire import Step
@@ -199,7 +201,10 @@ class Engine:
         candidate = self.coordinator.releases.candidates[release]
         model = np.frombuffer(self.store.blobs.get(MODELS, candidate.model), dtype="<i8").astype(np.int64)
         bundle = bundle_of(candidate, model)
-        write_bundle(self.store.directory / "releases" / release, bundle)
+        folder = self.store.directory / "releases" / release
+        write_bundle(folder, bundle)
+        verified = Release(candidate.plan, candidate.document, candidate.signed, len(candidate.signatures))
+        atomic_write(folder / CARD_FILE, render_card(verified).encode())
         self.store.blobs.put(TRUNKS, bundle.trunk)
         self.serving = Serving.from_bundle(bundle, safetensors.numpy.load(bundle.head), self.coordinator.roster)
 

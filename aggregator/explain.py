@@ -91,6 +91,7 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         f"If secure aggregation were broken, a silo's own messages would still cost no more than epsilon "
         f"{cost.epsilon_alone:.3f}.",
         *_shares(plan),
+        *_required(plan),
         f"A round needs {quorum} of {count} silos: {_absent(absent)}.",
         f"A sum stays secret from the coordinator together with {sums.colluders} dishonest "
         f"{'silo' if sums.colluders == 1 else 'silos'}; "
@@ -166,6 +167,12 @@ def _shares(plan: Plan) -> tuple[str, ...]:
     )
 
 
+def _required(plan: Plan) -> tuple[str, ...]:
+    if plan.evaluation is None or not plan.evaluation.required:
+        return ()
+    return ("Without the evaluation, whose one round may be lost, there is no release (evaluation.required).",)
+
+
 def _odds(epsilon: float) -> str:
     """By how much epsilon allows the odds to change, e to the epsilon, as people read it."""
     if epsilon > math.log(1e15):
@@ -192,10 +199,6 @@ def _warnings(plan: Plan, absent: int, epsilon: float) -> tuple[str, ...]:
         found.append("no rounds: the release is the initial model, which has seen no patient.")
     if plan.model.kind == "linear":
         found.append("a linear model has no trunk: queries show the coordinator features, coarse but unmixed.")
-    if plan.evaluation is not None and plan.evaluation.required:
-        found.append(
-            "without its one round of evaluation the job has no release (evaluation.required = false allows one)."
-        )
     bits = query_bits(plan)
     if bits > min(_MANY_BITS, record_bits(plan.schema_)):
         found.append(

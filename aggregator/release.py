@@ -9,8 +9,9 @@ import numpy.typing as npt
 import safetensors.numpy
 
 from aggregator.job import Job
+from feddrm.contract.documents import parse_body
 from feddrm.contract.messages import ReleaseSummary
-from feddrm.contract.release import Bundle, release_id
+from feddrm.contract.release import Bundle, Statement, release_id
 from feddrm.contract.signed import Signature, Signed
 from feddrm.contract.signed_plan import SignedPlan
 from feddrm.method import progress
@@ -32,6 +33,11 @@ class Candidate:
     def signed(self) -> Signed:
         """The statement with all signatures so far."""
         return Signed(self.statement, self.signatures)
+
+    @property
+    def document(self) -> Statement:
+        """The statement, parsed: it is this coordinator's own."""
+        return parse_body(self.statement, Statement, what="The release statement")
 
     @property
     def id(self) -> str:

@@ -73,7 +73,8 @@ def _configure(local: Path, operator: str) -> None:
     (local / "policy.toml").write_text(
         "[budget]\njob_epsilon = 100\njob_epsilon_alone = 100\njob_delta = 1e-5\n"
         "life_epsilon = 100\nlife_epsilon_alone = 100\nlife_delta = 1e-5\nrounds_without_release = 3\n\n"
-        f'[jobs]\noperators = ["{operator}"]\nmodels = ["mlp"]\nsmallest_cohort = 3\ncolluders = 1\n\n'
+        f'[jobs]\noperators = ["{operator}"]\nmodels = ["mlp"]\nsmallest_cohort = 3\ncolluders = 1\n'
+        "routing_fit = true\n\n"
         "[queries]\nserve = false\n"
     )
     (local / "data.toml").write_text(f'records = "none"\npatient = "{PATIENT}"\npublic_size = {PUBLIC_SIZE}\n')

@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from bench.house import PATIENT, PUBLIC_SIZE
+from feddrm.method.layout import layout_of
+from feddrm.method.progress import segments
 from privacy.commitments import commit_dataset
 from silo.agent import Demo
 from silo.assembly import serve
 from silo.context import Context, commitment_key
-from silo.effects import DataLoaded, LoadData, Train, Trained
+from silo.effects import Contribute, Contributed, DataLoaded, LoadData, Train, Trained, Tune, Tuned
 from silo.home import AgentSettings, Home
 
 
@@ -43,6 +45,15 @@ class Given:
         if self._update is None:
             self._update = np.random.default_rng().uniform(-1, 1, len(effect.model))
         return Trained(effect.plan_hash, effect.round, self._update, effect.personal)
+
+    def contribute(self, effect: Contribute) -> Contributed:
+        """As many ones as the stage has entries."""
+        words = segments(effect.plan, layout_of(effect.plan), effect.stage)[1]
+        return Contributed(effect.plan_hash, effect.stage, effect.round, np.ones(words, np.int64))
+
+    def tune(self, effect: Tune, _stop: threading.Event) -> Tuned:
+        """The same head."""
+        return Tuned(effect.plan_hash, effect.personal)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ PLAN_FILE: Final = "plan.signed"
 STATEMENT_FILE: Final = "statement.signed"
 TRUNK_FILE: Final = "trunk.safetensors"
 HEAD_FILE: Final = "head.safetensors"
+# For people, beside the four: it follows from plan and statement, and nothing reads it.
+CARD_FILE: Final = "card.md"
 MAXIMUM_MODEL: Final = 1 << 30
 
 

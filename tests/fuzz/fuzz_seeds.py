@@ -153,8 +153,9 @@ def messages() -> list[Any]:
     keys = sent[Step.KEYS]["silo-1"]
     outcome = m.RoundOutcome(1, (ack,), HASH)
     silo = m.SiloStatus("a", True, "ready", 1, 2)
-    summary = m.RoundSummary(1, 1, "published", ("a",), ("b",), (), HASH)
-    release = m.ReleaseSummary("0123456789abcdef", HASH, 3, 4, True)
+    summary = m.RoundSummary(1, 1, "published", ("a",), ("b",), (), HASH, 1)
+    figure = m.NamedFigure("both", 0.5, 0.01)
+    release = m.ReleaseSummary("0123456789abcdef", HASH, 3, 4, True, plan, statement)
     return [
         roster,
         keys,
@@ -197,8 +198,24 @@ def messages() -> list[Any]:
         m.Route("a", 1, ticket),
         silo,
         summary,
+        figure,
         m.Status(
-            "retina", 1, HASH, "first", "running", 1, 2, 3, "", ("a",), (silo,), (summary,), "", "0123456789abcdef"
+            federation="retina",
+            roster_version=1,
+            plan=HASH,
+            job="first",
+            state="running",
+            round=1,
+            rounds=2,
+            attempt=3,
+            step="",
+            waiting_for=("a",),
+            silos=(silo,),
+            history=(summary,),
+            detail="",
+            release="0123456789abcdef",
+            stage=1,
+            figures=(figure,),
         ),
         release,
         m.ReleaseList((release,)),

@@ -88,7 +88,7 @@ def check_figures(shown: dict[str, Any]) -> None:
     """Every run draws its own noise; nothing is asked here that a run misses in a lifetime."""
     assert shown["plan_epsilon"] <= 3
     assert shown["delta"] == 1e-5
-    assert shown["routing_accuracy"] >= 0.27
+    assert shown["routing_accuracy"] >= 0.36
     assert shown["system_accuracy"] >= shown["random_silo_accuracy"] - 0.01
     assert shown["system_accuracy"] > shown["majority_accuracy"]
     assert shown["queries"] > 5000
@@ -147,7 +147,7 @@ def test_no_person_shows_in_the_traffic(traffic: list[Recorded], installed: Inst
 def test_no_update_shows_in_the_traffic(traffic: list[Recorded], installed: Installed) -> None:
     uploads = b"".join(message.data for message in traffic if message.method.endswith("/Upload"))
     updates = sorted((installed.cwd / "killed" / "kept-updates").rglob("*.npy"))
-    assert 100 < len(updates) < 120
+    assert 5 * rand.ALL_ROUNDS < len(updates) < 6 * rand.ALL_ROUNDS
     pieces = [window for path in updates[::10] for window in list(windows(np.load(path)))[::16]]
     assert len(pieces) > 500
     assert not [piece for piece in pieces if piece in uploads]

@@ -86,7 +86,9 @@ plan_answers = st.builds(m.PlanAnswer, hashes, st.just(True), st.none()) | st.bu
 codes = st.integers(1, 4).flatmap(
     lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1, max_size=4).map(tuple)
 )
-summaries = st.builds(m.RoundSummary, rounds, counts, text, name_sets, name_sets, name_sets, hash_or_empty)
+stages = st.integers(0, 5)
+summaries = st.builds(m.RoundSummary, rounds, counts, text, name_sets, name_sets, name_sets, hash_or_empty, stages)
+figures = st.builds(m.NamedFigure, text, st.floats(0, 1), st.floats(0, 1e9))
 releases = st.builds(
     m.ReleaseSummary,
     st.text("0123456789abcdef", min_size=16, max_size=16),
@@ -94,6 +96,8 @@ releases = st.builds(
     counts,
     counts,
     st.booleans(),
+    signeds,
+    signeds,
 )
 silo_statuses = st.builds(m.SiloStatus, names, st.booleans(), text, counts, counts)
 announces = st.builds(m.Announce, frames, frame_tuples, st.none() | outcomes, st.lists(sizes, max_size=4).map(tuple))
@@ -105,6 +109,7 @@ answers = st.builds(m.Answer, hashes, sealed, st.just("")) | st.builds(
 )
 
 MESSAGES: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (codec.FIGURE, figures),
     (codec.SIGNED, signeds),
     (codec.FRAME, frames),
     (codec.CHUNK, chunks),
@@ -174,6 +179,8 @@ MESSAGES: list[tuple[Any, st.SearchStrategy[Any]]] = [
             st.lists(summaries, max_size=3).map(tuple),
             text,
             st.just("") | st.just("0123456789abcdef"),
+            stages,
+            st.lists(figures, max_size=3).map(tuple),
         ),
     ),
     (codec.RELEASE_SUMMARY, releases),
