@@ -250,3 +250,14 @@ def test_what_the_sampler_is_off_is_charged() -> None:
     assert PLD_LIMIT < epsilon([continuous], 1e-6).pld < OVER_EVERY_CAP
     huge = LocalDiscreteGaussian(2**40, 2**36, 2**31, 10**6)
     assert epsilon([huge], 1e-8).pld == OVER_EVERY_CAP
+
+
+def test_the_nearer_the_sampler_to_what_counts_the_dearer() -> None:
+    """exp(epsilon) t comes near to a tenth, then a third of delta, then past half of it."""
+    one, some, many, more = (
+        epsilon([LocalDiscreteGaussian.calibrated(0.2, sensitivity=10**6, dimension=dimension)], 1e-6)
+        for dimension in (1, 2**21, 2**23, 2**24)
+    )
+    assert one.pld + 0.05 < some.pld < many.pld - 0.1
+    assert one.rdp + 0.05 < some.rdp < many.rdp - 0.1
+    assert more.pld == OVER_EVERY_CAP
