@@ -22,7 +22,8 @@ TRUNKS: Final = "trunks"
 HEADS: Final = "heads"
 EVIDENCE: Final = "evidence"
 CASES: Final = "cases"
-_KINDS: Final = frozenset({SUMS, MODELS, TRUNKS, HEADS, EVIDENCE, CASES})
+TRANSCRIPTS: Final = "transcripts"
+_KINDS: Final = frozenset({SUMS, MODELS, TRUNKS, HEADS, EVIDENCE, CASES, TRANSCRIPTS})
 
 
 class Blobs:
@@ -80,6 +81,11 @@ class Blobs:
         if offset > size:
             raise MalformedError(f"Offset {offset} lies outside a blob of {size} bytes.")
         return Chunk(blob, size, offset, data, blob_hash(data)) if data else None
+
+    def names(self, kind: str) -> tuple[bytes, ...]:
+        """The names of all blobs of a kind, sorted."""
+        files = self.path(kind, bytes(32)).parent.iterdir()
+        return tuple(sorted(bytes.fromhex(file.name) for file in files if len(file.name) == 64))
 
     def has(self, kind: str, blob: bytes) -> bool:
         """Whether a blob is there."""

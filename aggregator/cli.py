@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from aggregator import enrolment
+from aggregator import enrolment, transcript_cli
 from feddrm.cli import Format, FormatOption, emit, make_app, printable, run, table
 from feddrm.contract.errors import ExitCode, InputError, UsageError
 
@@ -27,6 +27,7 @@ app.add_typer(plan_app, name="plan", help="Check and sign plans.")
 app.add_typer(job_app, name="job", help="Start and stop jobs.")
 app.add_typer(release_app, name="release", help="List, describe and publish releases.")
 enrolment.register(app)
+transcript_cli.register(app)
 
 OperatorOption = Annotated[Path, typer.Option("--operator", metavar="DIR", help="The operator's directory.")]
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")]

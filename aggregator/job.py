@@ -21,6 +21,7 @@ from feddrm.contract.roster import Roster, roster_hash
 from feddrm.contract.schedule import describe, last_round, stage_of
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan
+from feddrm.contract.transcript import JobRecord
 from feddrm.method.layout import Layout, layout_of
 from feddrm.method.progress import initial_state, reached, segments
 from feddrm.method.update import model_hash
@@ -205,6 +206,10 @@ class Job:
             self.models.append(model_hash(model))
         else:
             self.models.append(self.models[-1])
+
+    def record(self) -> JobRecord:
+        """What became of it so far, for an auditor."""
+        return JobRecord(self.signed_plan.signed, self.signed_roster, tuple(self.outcomes))
 
     def published(self) -> int:
         """How many rounds were published so far."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aggregator.blobs import MODELS
+from aggregator.blobs import MODELS, TRANSCRIPTS
 from aggregator.events import Journal, StoreBlob
 from aggregator.gather import at_round, catch_up
 from aggregator.job import LOST_IN_A_ROW, Job, Room, model_bytes
@@ -76,7 +76,10 @@ def lose(job: Job, room: Room, number: int, attempt: int, cohort: tuple[str, ...
 def end(job: Job, room: Room, *, completed: bool, reason: str) -> None:
     """End the job and tell everybody."""
     job.phase = Ended(completed, reason)
-    room.effects.append(Journal(f"job {job.plan.name} ended: {reason}"))
+    room.effects += [
+        StoreBlob(TRANSCRIPTS, job.record().to_bytes()),
+        Journal(f"job {job.plan.name} ended: {reason}"),
+    ]
     for silo in job.plan.silos:
         room.send(silo, JobEnded(job.hash, reason, completed))
 

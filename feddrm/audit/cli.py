@@ -35,20 +35,27 @@ Fingerprint = Annotated[
     str | None, typer.Option("--fingerprint", help="The federation's fingerprint, from another source than ROOT.")
 ]
 
+Transcripts = Annotated[
+    list[Path] | None,
+    typer.Option("--transcript", metavar="FILE", help="What feddrm-aggregator transcript wrote; may be repeated."),
+]
+
 
 @app.command()
 def verify(
     bundles: Bundles,
     root: Root,
+    transcripts: Transcripts = None,
     fingerprint: Fingerprint = None,
     form: FormatOption = Format.TEXT,
 ) -> None:
     """Check signatures, trees, plans, witnesses and caps, and recompute every epsilon from its events.
 
-    Each bundle is also held against what the others witnessed of it. Exit code 6 if anything fails.
+    Each bundle is also held against what the others witnessed of it, and against the coordinator's transcripts. Exit
+    code 6 if anything fails.
     """
     anchor = read_root(root, fingerprint)
-    verdicts = judge(anchor, read_exhibits(bundles))
+    verdicts = judge(anchor, read_exhibits(bundles), transcripts or ())
     emit(form, verdict_json(anchor, verdicts), verdict_text(anchor, verdicts))
     if not all(verdict.verified for verdict in verdicts):
         raise typer.Exit(ExitCode.VERIFICATION)
@@ -201,6 +208,7 @@ def report(
     bundles: Bundles,
     root: Root,
     html: Annotated[Path, typer.Option("--html", help="The file to write.")],
+    transcripts: Transcripts = None,
     fingerprint: Fingerprint = None,
     form: FormatOption = Format.TEXT,
 ) -> None:
@@ -212,7 +220,7 @@ def report(
     from feddrm.audit.report import render_report
 
     anchor = read_root(root, fingerprint)
-    verdicts = judge(anchor, read_exhibits(bundles))
+    verdicts = judge(anchor, read_exhibits(bundles), transcripts or ())
     atomic_write(html, render_report(anchor, verdicts, now_ms=now_ms()).encode())
     verified = all(verdict.verified for verdict in verdicts)
     emit(form, {"file": str(html), "verified": verified}, f"{'Verified' if verified else 'NOT VERIFIED'}: see {html}")

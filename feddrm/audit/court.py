@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from feddrm.audit.exhibit import Exhibit
 from feddrm.audit.heads import charged_by, check_held, only_itself, witnesses_of
+from feddrm.audit.transcripts import Testimony, check_transcript, hear
 from feddrm.contract.charge import charge, round_event
 from feddrm.contract.errors import FeddrmError, VerificationError
 from feddrm.contract.kit import FederationRoot
@@ -58,12 +60,19 @@ class Verdict:
         return all(check.passed for check in self.checks)
 
 
-def judge(anchor: FederationRoot, exhibits: Sequence[Exhibit]) -> tuple[Verdict, ...]:
-    """Verify all bundles together; each one's peers are the witnesses of its ledger."""
+def judge(anchor: FederationRoot, exhibits: Sequence[Exhibit], transcripts: Sequence[Path] = ()) -> tuple[Verdict, ...]:
+    """Verify all bundles together; each one's peers are the witnesses of its ledger.
+
+    Args:
+        transcripts: files of the coordinator's, against which the ledgers are held as well.
+
+    Raises:
+        InputError: a file is no transcript.
+    """
     rosters: list[Roster | str] = [_roster(anchor, exhibit.bundle.roster) for exhibit in exhibits]
     believed = believed_rosters(anchor, exhibits)
     agreed, contested = _published(exhibits, believed)
-    court = _Court(anchor, believed, exhibits, agreed, contested, {})
+    court = _Court(anchor, believed, exhibits, agreed, contested, {}, hear(anchor, transcripts, believed))
     return tuple(_judge(court, exhibit, roster) for exhibit, roster in zip(exhibits, rosters, strict=True))
 
 
@@ -77,6 +86,7 @@ class _Court:
     agreed: Mapping[Place, Published]
     contested: Mapping[Place, int]
     terms: Plans
+    heard: Testimony
 
 
 def _judge(court: _Court, exhibit: Exhibit, own: Roster | str) -> Verdict:
@@ -114,6 +124,9 @@ def _judge(court: _Court, exhibit: Exhibit, own: Roster | str) -> Verdict:
         elsewhere=court.agreed,
         contested=court.contested,
     )
+    checks += (Check("transcript", False, None, fault) for fault in court.heard.faults)
+    leaves = _signed_leaves(exhibit, believed)
+    checks += check_transcript(leaves, identities_of(exhibit.silo, believed), court.heard)
     if any(not check.passed and check.name in _NO_FIGURES for check in checks):
         return Verdict(exhibit, tuple(checks), (), None)
     try:

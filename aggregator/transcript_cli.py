@@ -1,0 +1,33 @@
+"""The operator's command for auditors: transcript."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from feddrm.cli import Format, FormatOption, emit
+
+
+def register(app: typer.Typer) -> None:
+    """Add `transcript` to `feddrm-aggregator`."""
+
+    @app.command()
+    def transcript(
+        directory: Annotated[Path, typer.Argument(metavar="DIR", help="The server's directory; a server may run.")],
+        out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where the transcript goes.")],
+        form: FormatOption = Format.TEXT,
+    ) -> None:
+        """Write how every round of every job ended, signed by the server, for an auditor."""
+        from aggregator.homes import load_server_home
+        from aggregator.transcripts import export
+
+        where = directory / "server" if (directory / "server").is_dir() else directory
+        jobs, rounds = export(load_server_home(where), out)
+        emit(
+            form,
+            {"out": str(out), "jobs": jobs, "rounds": rounds},
+            f"Wrote {rounds} rounds of {jobs} jobs to {out}. The auditor holds the hospitals' ledgers against it:\n"
+            f"  feddrm-audit verify *.ledger --transcript {out} --root {where / 'federation.root'}",
+        )
