@@ -2,9 +2,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from pathlib import Path
 
 import pytest
 from small_federation import NAMES, PERSONS, ROUNDS, SmallRun
+
+from feddrm.audit.cli import app as audit
+from feddrm.cli import invoke
+from feddrm.contract.errors import ExitCode
+from feddrm.contract.identity import MemberKeys
+from privacy.merkle import Tree
+from privacy.note import sign_head
 
 
 def test_the_job_completes_without_the_hospital_that_declined(small: SmallRun) -> None:
@@ -56,3 +64,68 @@ def test_the_ledger_refuses_changes(small: SmallRun, statement: str) -> None:
         ]
         with pytest.raises(sqlite3.DatabaseError):
             database.execute(statement.replace("leaves", table))
+
+
+def test_the_ledgers_fit_the_coordinator_s_transcript(small: SmallRun) -> None:
+    """Signed by the server's round key while it runs; every RELEASE is a sum that t hospitals acknowledged."""
+    federation = small.federation
+    file = federation.directory / "transcript.json"
+    said = federation.processes.run_json(
+        "aggregator.cli", "transcript", federation.directory / "coordinator", "-o", file
+    )
+    assert (said["jobs"], said["rounds"]) == (1, ROUNDS)
+    root = federation.operator / "federation.root"
+    report = federation.processes.run_json(
+        "feddrm.audit.cli", "verify", *small.bundles.values(), "--root", root, "--transcript", file
+    )
+    trained = [ledger for ledger in report["ledgers"] if ledger["silo"] != small.declining]
+    for ledger in trained:
+        (check,) = [check for check in ledger["checks"] if check["name"] == "transcript"]
+        assert check["status"] == "PASS"
+        assert check["message"].startswith(f"{ROUNDS} RELEASE leaves")
+
+
+def _edited(leaf: str) -> str:
+    return json.dumps(json.loads(leaf) | {"update": "0" * 64}, separators=(",", ":"), sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    ("done", "said"),
+    [
+        ("edited", "edited"),
+        ("deleted", "was deleted before leaf"),
+        ("reordered", "leaves were reordered: leaves"),
+        ("cut", "cut short"),
+        ("put back", "an older copy was put back"),
+        ("rewritten", "was rewritten or forked"),
+    ],
+)
+def test_what_is_done_to_a_real_export_is_found_and_named(
+    small: SmallRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], done: str, said: str
+) -> None:
+    """Through the command line, on bundles of agents that ran, with the peers' heads. The last two are done with the
+    hospital's own key."""
+    fields = json.loads(small.bundles["north"].read_text(encoding="utf-8"))
+    leaves, key = list(fields["leaves"]), MemberKeys.load(small.federation.home("north") / "keys").identity
+    middle = next(number for number, leaf in enumerate(leaves) if '"COMMIT"' in leaf)
+    if done == "edited":
+        leaves[middle] = _edited(leaves[middle])
+    elif done == "deleted":
+        del leaves[middle]
+    elif done == "reordered":
+        leaves[middle], leaves[middle + 1] = leaves[middle + 1], leaves[middle]
+    elif done == "rewritten":
+        leaves[middle] = _edited(leaves[middle])
+    else:
+        leaves = leaves[:middle]
+    if done in ("put back", "rewritten"):
+        bodies = [leaf.encode() for leaf in leaves]
+        fields["head"] = sign_head(fields["origin"], len(bodies), Tree(bodies).root(), key).decode()
+    fields["leaves"] = leaves
+    changed = tmp_path / "north.ledger"
+    changed.write_text(json.dumps(fields), encoding="utf-8")
+    others = [str(path) for name, path in small.bundles.items() if name != "north"]
+    root = small.federation.operator / "federation.root"
+    capsys.readouterr()
+    assert invoke(audit, ["verify", str(changed), *others, "--root", str(root)]) == ExitCode.VERIFICATION
+    assert said in capsys.readouterr().out
