@@ -15,12 +15,13 @@ from aggregator.homes import load_operator_home
 from aggregator.operations import enroll, read_requests
 from feddrm.audit.cli import app as audit
 from feddrm.cli import invoke
-from feddrm.contract.charge import charge
+from feddrm.contract.charge import charge, round_event
 from feddrm.contract.errors import ExitCode, InputError, VerificationError
 from feddrm.contract.home import join_member, load_silo_home
 from feddrm.contract.identity import MemberKeys, Role
 from feddrm.contract.plan import Plan, plan_hash
 from feddrm.contract.release import schema_hash
+from feddrm.contract.schedule import STAGE_TRAIN
 from feddrm.contract.signed_plan import SignedPlan, sign_plan
 from feddrm.method.layout import initial_model, initial_personal, layout_of
 from feddrm.method.update import model_hash
@@ -65,7 +66,8 @@ class Federation(Hospital):
         member = load_silo_home(self.path / name)
         state = State.open(Home(self.path / name).database)
         layout, cost = layout_of(work.plan), charge(work.plan)
-        assert cost.round_event is not None
+        event = round_event(work.plan, STAGE_TRAIN)
+        assert event is not None
         with open_ledger(Home(self.path / name), member, state) as ledger:
             gate = Gate(ledger, CAPS)
             gate.open_job(work.hash, work.plan.name, cost.delta, cost.events, now_ms=NOW)
@@ -73,7 +75,7 @@ class Federation(Hospital):
                 work.hash, bytes(32), schema_hash(work.plan), patient="id", public_size=1000, now_ms=NOW
             )
             model = model_hash(initial_model(layout, work.hash)) if number == 1 else bytes([number - 1]) * 32
-            reservation = gate.reserve(work.hash, 1, number, cost.round_event, model=model, now_ms=NOW)
+            reservation = gate.reserve(work.hash, 1, number, event, model=model, now_ms=NOW)
             commit = gate.commit(reservation, bytes(32), now_ms=NOW)
             proof = make_proof(ledger, (reservation.leaf, commit, *ledger.succession()), range(1, 60))
             gate.release(work.hash, 1, number, sum=bytes(32), model=bytes([number]) * 32, now_ms=NOW)
@@ -87,7 +89,7 @@ class Federation(Hospital):
         """beta checks and keeps what alpha shows, by the roster that beta's staff approved."""
         heads, origin = Heads(self.beta), origin_of("trial", "alpha")
         member = load_silo_home(self.path / "beta").roster.find("alpha", "silo")
-        known, event = heads.head("alpha"), charge(work.plan).round_event
+        known, event = heads.head("alpha"), round_event(work.plan, STAGE_TRAIN)
         assert event is not None
         model = model_hash(initial_model(layout_of(work.plan), work.hash)) if number == 1 else bytes([number - 1]) * 32
         note = check_proof(
