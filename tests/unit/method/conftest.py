@@ -1,14 +1,43 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from feddrm.contract.plan import Plan
 
+if TYPE_CHECKING:
+    from trainer_tools import Recorder
+
 MakePlan = Callable[..., Plan]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Torch with one thread, where it has been loaded: more of them slow each other down."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """In the place of the trainer's noise source."""
+    from trainer_tools import Recorder
+
+    from feddrm.method import trainer
+
+    made = Recorder()
+    monkeypatch.setattr(trainer, "GaussianSource", lambda entropy: made)
+    return made
 
 
 @pytest.fixture

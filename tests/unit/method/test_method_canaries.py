@@ -5,25 +5,25 @@ A broken build is made here, by putting another part into the trainer. Productio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-torch = pytest.importorskip("torch", reason="the silo extra is not installed")
+pytest.importorskip("torch", reason="the silo extra is not installed")
 pytest.importorskip("opacus", reason="the silo extra is not installed")
 
-from feddrm.contract.plan import Plan  # noqa: E402
-from feddrm.method import canaries as canaries_module  # noqa: E402
-from feddrm.method import trainer as trainer_module  # noqa: E402
-from feddrm.method.canaries import audit_data, audit_plan, run  # noqa: E402
-from feddrm.method.draws import Draws  # noqa: E402
-from privacy.accounting import claim, epsilon  # noqa: E402
-from privacy.canary import CANARIES, CanaryRun, CanaryVerdict, inserted, judge  # noqa: E402
-from privacy.events import PoissonSubsampledGaussian  # noqa: E402
-from privacy.noise import GaussianSource  # noqa: E402
+from feddrm.contract.plan import Plan
+from feddrm.method import canaries as canaries_module
+from feddrm.method import trainer as trainer_module
+from feddrm.method.canaries import audit_data, audit_plan, run
+from feddrm.method.draws import Draws
+from privacy.accounting import claim, epsilon
+from privacy.canary import CANARIES, CanaryRun, CanaryVerdict, inserted, judge
+from privacy.events import PoissonSubsampledGaussian
+from privacy.noise import GaussianSource
 
 MakePlan = Callable[..., Plan]
 MakeEntropy = Callable[[bytes], Callable[[int], bytes]]
@@ -38,14 +38,6 @@ TRAINING: dict[str, Any] = {
     "clip_norm": 0.5,
 }
 DELTA = 1e-6
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def audited(plan: Plan, seed: bytes, entropy: Callable[[int], bytes]) -> tuple[CanaryVerdict, CanaryRun]:

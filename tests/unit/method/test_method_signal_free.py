@@ -7,19 +7,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="the silo extra is not installed")
+pytest.importorskip("torch", reason="the silo extra is not installed")
 pytest.importorskip("opacus", reason="the silo extra is not installed")
 
-from feddrm.contract.plan import Plan  # noqa: E402
-from feddrm.features import Dataset  # noqa: E402
-from feddrm.method import routing_fit  # noqa: E402
-from feddrm.method import trainer as trainer_module  # noqa: E402
-from feddrm.method.layout import initial_model, initial_personal, layout_of  # noqa: E402
-from feddrm.method.signal_free import fit_places, fit_variance, training_places, training_variance  # noqa: E402
-from feddrm.method.trainer import Trainer  # noqa: E402
-from privacy.discrete import DiscreteGaussianSource  # noqa: E402
-from privacy.noise_check import NoiseCheck, places_needed  # noqa: E402
-from secagg.quantise import quantise  # noqa: E402
+from feddrm.contract.plan import Plan
+from feddrm.features import Dataset
+from feddrm.method import routing_fit
+from feddrm.method import trainer as trainer_module
+from feddrm.method.layout import initial_model, initial_personal, layout_of
+from feddrm.method.signal_free import fit_places, fit_variance, training_places, training_variance
+from feddrm.method.trainer import Trainer
+from privacy.discrete import DiscreteGaussianSource
+from privacy.noise_check import NoiseCheck, places_needed
+from secagg.quantise import quantise
 
 MakePlan = Callable[..., Plan]
 MakeEntropy = Callable[[bytes], Callable[[int], bytes]]

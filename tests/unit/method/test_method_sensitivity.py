@@ -1,0 +1,261 @@
+"""Sensitivity, measured: removing one patient moves a clipped sum by at most C, and by exactly that patient's row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from trainer_tools import (
+    Entropy,
+    Floats,
+    Going,
+    MakeEntropy,
+    MakePlan,
+    Recorder,
+    batch,
+    clipped_sum,
+    dataset,
+    engine,
+    torch,
+    weights,
+    without,
+)
+
+from feddrm.contract.errors import InputError
+from feddrm.contract.plan import Plan
+from feddrm.contract.stages import PersonalHead
+from feddrm.features import Dataset
+from feddrm.method import personal as personal_module
+from feddrm.method.dpsgd import DpSgd, block_for
+from feddrm.method.layout import layout_of
+from feddrm.method.model import build, load_vectors
+from feddrm.method.personal import fine_tune
+from feddrm.method.trainer import Trainer
+from feddrm.method.update import from_float
+
+# Mechanisms: what a patient's data go into before noise is added, and the most by which one patient may move it.
+
+Sum = Callable[[Plan, Dataset, Entropy, Recorder, float], Floats]
+
+
+def trained(plan: Plan, data: Dataset, entropy: Entropy, recorder: Recorder, scale: float) -> Floats:
+    return clipped_sum(plan, data, recorder, entropy, scale)
+
+
+def tuned(plan: Plan, data: Dataset, entropy: Entropy, recorder: Recorder, scale: float) -> Floats:
+    training = plan.training
+    terms = PersonalHead(
+        steps=1,
+        sampling_rate=training.sampling_rate,
+        noise_multiplier=training.noise_multiplier,
+        clip_norm=training.clip_norm,
+        learning_rate=training.learning_rate,
+    )
+    recorder.sums.clear()
+    fine_tune(plan, terms, layout_of(plan), *weights(plan, scale), data, 20, entropy, Going())
+    (total,) = recorder.sums
+    return total
+
+
+MECHANISMS: dict[str, tuple[Sum, tuple[int, ...]]] = {
+    "training a multilayer perceptron": (trained, (7, 5)),
+    "training a linear model": (trained, ()),
+    "tuning the head of a multilayer perceptron": (tuned, (6,)),
+    "tuning the head of a linear model": (tuned, ()),
+}
+
+
+@pytest.fixture
+def recorders(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    monkeypatch.setattr(personal_module, "GaussianSource", lambda entropy: recorder)
+    return recorder
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    scale=st.sampled_from([1e-3, 1.0, 30.0, 100.0]),
+    spread=st.sampled_from([1e-2, 1.0, 100.0, 1e6]),
+    rate=st.sampled_from([0.3, 1.0]),
+    lam=st.sampled_from([0.0, 0.4, 1.0]),
+)
+def test_removing_one_patient_moves_the_clipped_sum_by_at_most_c(
+    make_plan: MakePlan,
+    make_entropy: MakeEntropy,
+    recorders: Recorder,
+    mechanism: str,
+    seed: int,
+    scale: float,
+    spread: float,
+    rate: float,
+    lam: float,
+) -> None:
+    summed, hidden = MECHANISMS[mechanism]
+    plan = make_plan(hidden=hidden, sampling_rate=rate, target_weight=lam, clip_norm=0.7)
+    data = dataset(seed, patients=7, scale=spread)
+    key = seed.to_bytes(8)
+    whole = summed(plan, data, make_entropy(key), recorders, scale)
+    moved = []
+    for patient in sorted(set(data.patients)):
+        rest = summed(plan, without(data, patient), make_entropy(key), recorders, scale)
+        moved.append(float(np.linalg.norm(whole - rest)))
+    assert max(moved) <= plan.training.clip_norm
+    if rate == scale == spread == 1.0:
+        assert max(moved) > 0
+
+
+def at_the_kink(rng: np.random.Generator, width: int) -> tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(x, shared, personal): a record that the hidden unit gets at zero, but for what float32 rounds away."""
+    x = rng.integers(-64, 65, width) / 64
+    w = np.rint(rng.uniform(-0.22, 0.22, width) * 2**24).astype(np.int64)
+    dot = int(w @ np.rint(x * 64).astype(np.int64)) / 64
+    head = from_float(np.array([3.0, -3.0, -3.0, 0.0, 0.0, 0.0]))
+    return x, np.concatenate([w, [-round(dot)], head]), from_float(np.array([-3.0, 3.0, 0.0, 0.0]))
+
+
+def test_at_a_relu_s_kink_one_patient_still_moves_the_sum_by_no_more_than_its_own_row(make_plan: MakePlan) -> None:
+    """A batch of another size rounds the pre-activation otherwise, the unit switches, and the gradients of all patients
+    who have this record turn round: 3 C for one patient of four, before gradients came in blocks of one shape."""
+    plan = make_plan(width=20, hidden=(1,), clip_norm=0.5)
+    rng = np.random.default_rng(0)
+    noise = Recorder()
+    module = build(plan)
+    stepper = DpSgd(module, plan.training, divisor=1.0, noise=noise)
+    for _ in range(40):
+        x, shared, personal = at_the_kink(rng, 20)
+        sums = []
+        for patients in range(1, 7):
+            load_vectors(module, layout_of(plan), shared, personal)
+            features = torch.from_numpy(np.repeat(x[None].astype(np.float32), patients, axis=0))
+            stepper.step(features, torch.zeros(patients, dtype=torch.int64), 0)
+            sums.append(noise.sums.pop())
+        for patients, total in enumerate(sums, start=1):
+            assert np.linalg.norm(total - (sums[patients - 2] if patients > 1 else 0)) <= 0.5
+            assert (total == patients * sums[0]).all()
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    patients=st.sampled_from([1, 2, 63, 64, 65, 150]),
+    clip=st.sampled_from([1e-6, 0.3, 1e6]),
+)
+def test_the_sum_is_exactly_the_rows_of_its_patients(
+    make_plan: MakePlan, seed: int, patients: int, clip: float
+) -> None:
+    """Bit for bit, over blocks and in any order: so removing a patient removes that patient's row and nothing else."""
+    plan = make_plan(clip_norm=clip, hidden=(7, 5))
+    data = dataset(seed, patients=patients, records=1, scale=3.0)
+    noise = Recorder()
+
+    def summed(rows: npt.NDArray[np.int64]) -> Floats:
+        stepper, _ = engine(plan, noise)
+        features, targets = batch(data)
+        stepper.step(features[rows], targets[rows], 1)
+        return noise.sums.pop()
+
+    everybody = np.arange(patients)
+    whole = summed(everybody)
+    left_out = seed % patients
+    alone = summed(everybody[left_out : left_out + 1])
+    assert (summed(np.delete(everybody, left_out)) + alone == whole).all()
+    assert (summed(everybody[::-1].copy()) == whole).all()
+    assert np.linalg.norm(alone) <= clip
+
+
+def test_gradients_are_computed_by_one_thread(make_plan: MakePlan) -> None:
+    stepper, module = engine(make_plan(), Recorder())
+    seen: list[tuple[int, int]] = []
+    module.trunk[0].register_forward_hook(  # type: ignore[index, union-attr, operator]
+        lambda layer, inputs, output: seen.append((torch.get_num_threads(), len(output)))
+    )
+    torch.set_num_threads(2)
+    for rows in (0, 1, 36):
+        stepper.step(*batch(dataset(1), slice(rows)), 0)
+    assert seen == [(1, block_for(1.0))] * 3
+    assert torch.get_num_threads() == 2
+
+
+class Sloppy(nn.Module):
+    """A network that adds, to each record's embedding, something that is not the record's own."""
+
+    def __init__(self, blur: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(4, 6)
+        self.blur = blur
+
+    def forward(self, features: Any) -> tuple[Any, Any]:
+        phi = self.trunk(features)
+        phi = torch.tanh(phi + self.blur(phi).detach())
+        return phi[:, :2], phi[:, 2:]
+
+
+@pytest.mark.parametrize(
+    "blur",
+    [
+        lambda phi: 1e-6 * torch.arange(len(phi))[:, None],
+        lambda phi: phi.mean(dim=0),
+        lambda phi: 1e-6 * phi.roll(1, dims=0),
+        lambda phi: 1e-6 * phi[-1:],
+    ],
+    ids=["place", "mean", "neighbour", "last"],
+)
+def test_a_machine_on_which_records_touch_each_other_does_not_train(
+    make_plan: MakePlan, blur: Callable[[Any], Any]
+) -> None:
+    """Last bits are enough to refuse; the cause, here a sloppy network, could as well be a matrix kernel."""
+    with pytest.raises(InputError, match="records beside it"):
+        DpSgd(Sloppy(blur), make_plan().training, divisor=1.0, noise=Recorder()).check_rows(4, 2)
+    DpSgd(Sloppy(lambda phi: 0.1 * phi), make_plan().training, divisor=1.0, noise=Recorder()).check_rows(4, 2)
+
+
+def test_a_trainer_checks_the_machine_first(
+    make_plan: MakePlan, make_entropy: MakeEntropy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan()
+    checked: list[tuple[int, int]] = []
+    monkeypatch.setattr(DpSgd, "check_rows", lambda self, width, classes: checked.append((width, classes)))
+    Trainer(plan, layout_of(plan), dataset(1), 0, 10, make_entropy(b"k"))
+    assert checked == [(4, 2)]
+
+
+@pytest.mark.parametrize("width", [1, 5, 16, 31, 130])
+@pytest.mark.parametrize("hidden", [(1,), (3, 2), (7, 5), (64,), (130, 17)])
+def test_networks_of_odd_shapes_keep_records_apart(make_plan: MakePlan, width: int, hidden: tuple[int, ...]) -> None:
+    """Without padding, rows of odd length have gradients of other bits at other places of a block."""
+    plan = make_plan(width=width, hidden=hidden, labels=("a", "b", "c"))
+    DpSgd(build(plan), plan.training, divisor=1.0, noise=Recorder()).check_rows(width, 3)
+
+
+def test_a_hospital_without_a_usable_record_trains_on_noise(make_plan: MakePlan, make_entropy: MakeEntropy) -> None:
+    plan = make_plan(local_steps=2)
+    nobody = Dataset(np.zeros((0, 4), dtype=np.float32), np.zeros(0, dtype=np.int64), [])
+    update, _ = Trainer(plan, layout_of(plan), nobody, 0, 10, make_entropy(b"k")).train_round(*weights(plan), Going())
+    assert np.isfinite(update).all()
+    assert np.abs(update).min() > 0
+
+
+def test_the_bound_is_reached_so_that_the_measurement_means_something(
+    make_plan: MakePlan, make_entropy: MakeEntropy, recorder: Recorder
+) -> None:
+    plan = make_plan(sampling_rate=1.0, clip_norm=0.01)
+    data = dataset(5)
+    whole = clipped_sum(plan, data, recorder, make_entropy(b"k"))
+    rest = clipped_sum(plan, without(data, b"patient-3"), recorder, make_entropy(b"k"))
+    assert 0.01 * (1 - 3e-4) < np.linalg.norm(whole - rest) <= 0.01
+
+
+def test_a_patient_with_many_records_counts_once(
+    make_plan: MakePlan, make_entropy: MakeEntropy, recorder: Recorder
+) -> None:
+    plan = make_plan(sampling_rate=1.0, clip_norm=0.01)
+    rng = np.random.default_rng(6)
+    data = Dataset(rng.standard_normal((50, 4)).astype(np.float32), np.zeros(50, dtype=np.int64), [b"only"] * 50)
+    assert np.linalg.norm(clipped_sum(plan, data, recorder, make_entropy(b"k"))) <= 0.01
