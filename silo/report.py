@@ -14,7 +14,7 @@ from feddrm.contract.home import SiloHome, load_silo_home
 from feddrm.contract.identity import Role
 from feddrm.contract.plan import Plan
 from feddrm.contract.policy import POLICY_FILE, Policy
-from feddrm.contract.schedule import last_round
+from feddrm.contract.schedule import describe, last_round
 from privacy.accounting import claim
 from privacy.errors import LedgerError
 from privacy.gate import Gate
@@ -84,6 +84,7 @@ def status_of(directory: Path) -> dict[str, Any]:
                 "name": plan.name,
                 "round": job.round,
                 "rounds": last_round(plan),
+                "doing": describe(plan, min(job.round + 1, last_round(plan))) if last_round(plan) else "",
                 "state": job.ended or "active",
             }
     finally:
@@ -161,7 +162,8 @@ def as_text(document: dict[str, Any]) -> str:
     lines += _roster_lines(document["roster"], document["directory"])
     job = document["job"]
     if job:
-        lines.append(f"job:      {job['name']}, round {job['round']} of {job['rounds']}, {job['state']}")
+        doing = f", next {job['doing']}" if job["state"] == "active" and job["round"] < job["rounds"] else ""
+        lines.append(f"job:      {job['name']}, round {job['round']} of {job['rounds']}, {job['state']}{doing}")
     declined = document["declined"]
     if declined:
         lines.append(f"declined: {declined['detail']} ({declined['reason']})")

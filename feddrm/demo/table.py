@@ -71,8 +71,12 @@ def _checks(result: dict[str, Any]) -> Text:
         f"Transport: {transport['version']}, {client}.",
     ]
     lines += [
-        f"Round {entry['round']}: {', '.join(entry['mask_keys_opened'])} dropped out; its mask key was opened by "
-        "shares, its own update stayed secret."
+        f"Secure evaluation, {name}: {_percent(figure['value'])}, privacy noise {_percent(figure['deviation'])}."
+        for name, figure in result["evaluation"].items()
+    ]
+    lines += [
+        f"Round {entry['round']} ({entry['stage']}): {', '.join(entry['mask_keys_opened'])} dropped out; its mask key "
+        "was opened by shares, its own update stayed secret."
         for entry in result["history"]
         if entry["mask_keys_opened"]
     ]
