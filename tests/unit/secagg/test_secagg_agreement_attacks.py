@@ -113,3 +113,11 @@ def test_a_resend_after_release_is_identical_and_a_different_request_ends_the_se
     assert first == again
     with pytest.raises(ProtocolViolation, match="second, different"):
         state.receive(frames[:4])
+
+
+def test_a_silo_believes_its_own_name_no_more_than_others(federation: Federation) -> None:
+    """What it signed itself it need not verify, but only byte for byte: else it would count a forgery as one of t."""
+    session = federation.start().run(Step.CONSISTENCY)
+    frames = session.server.outgoing["silo-0"]
+    forged = replace(of(frames, "silo-0"), signature=bytes(64))
+    refused(session, "silo-0", swap(frames, forged), "valid signature")
