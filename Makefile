@@ -37,7 +37,7 @@ coverage: $(STAMP)  ## Measure which branches of secagg its tests reach; fails b
 	$(BIN)/python -m coverage run -m pytest -q tests/unit/secagg tests/simulation
 	$(BIN)/python -m coverage report
 
-mutants: $(STAMP)  ## Remove every check of secure aggregation, one by one; a named test must fail (MUTANT=word)
+mutants: $(STAMP)  ## Remove each check of secure aggregation and private training; a named test must fail (MUTANT=word)
 	$(BIN)/python tests/mutation/mutants.py $(MUTANT)
 
 $(FUZZ_STAMP): pyproject.toml constraints.txt

@@ -2,9 +2,10 @@
 
     python tests/mutation/mutants.py [WORD ...]
 
-Every entry of the tables (*.toml beside this file) names a row of docs/secagg.md, a fragment of a source file, what it
-becomes without the check, and the test that must then fail. It is applied in a temporary copy, one at a time; words
-select entries by their row, check, file or test. Exits with 1 if a mutant survives or a table is stale.
+Every entry of the tables (*.toml beside this file) names a row of docs/secagg.md ("Checks") or docs/privacy.md
+("Traps"), a fragment of a source file, what it becomes without the check, and the test that must then fail. It is
+applied in a temporary copy, one at a time; words select entries by their row, check, file or test. Exits with 1 if a
+mutant survives or a table is stale.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FAILED = 1
 
 @dataclass(frozen=True)
 class Mutant:
-    """One check and its absence. `row` is a row of docs/secagg.md; `edits` are (fragment, replacement)."""
+    """One check and its absence. `row` is a row of the page; `edits` are (fragment, replacement)."""
 
     row: str
     check: str
