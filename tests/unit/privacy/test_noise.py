@@ -95,6 +95,13 @@ def test_small_uniforms_keep_their_precision() -> None:
     assert radii[0] == pytest.approx(math.sqrt(-2 * math.log(5 * 2.0**-64)), rel=1e-12)
 
 
+def test_the_radius_falls_with_every_bit_of_a_uniform() -> None:
+    words = np.array([1 << bit for bit in range(32, 64)], np.uint64)
+    radii = box_muller(words, np.zeros(32, np.uint64), no_more)[:32]
+    assert (np.diff(radii) < 0).all()
+    assert radii[0] == pytest.approx(math.sqrt(2 * 32 * math.log(2)), rel=1e-9)
+
+
 def test_further_words_are_drawn_only_for_small_ones() -> None:
     words = np.array([1 << 32, (1 << 64) - 1], np.uint64)
     result = box_muller(words, np.zeros(2, np.uint64), no_more)
