@@ -93,13 +93,18 @@ class Shares:
         if held.targets is None:
             raise InputError("Evaluation needs records with targets.")
         embeddings = self._embed(model, held)
+        # As a querier's would be refused: a refusal here would tell the coordinator of the one patient that caused it.
+        usable = np.isfinite(embeddings).all(axis=1)
+        embeddings[~usable] = 0.0
         own = self._layout.split(to_float(effect.personal), "personal")
         correct = evaluation.choose(own["target_head.weight"], own["target_head.bias"], embeddings) == held.targets
+        correct &= usable
         # As a querier would send it and the router would see it.
         grid = Grid.of(self._plan, trunk_tensors(self._layout, model))
         seen = grid.decode(grid.encode(embeddings))
         head = head_tensors(self._layout, model)
         routed = evaluation.choose(head["routing_head.weight"], head["routing_head.bias"], seen) == self._silo
+        routed &= usable
         return evaluation.contribution(held.patients, correct, routed)
 
     def _embed(self, model: Int64s, data: Dataset) -> npt.NDArray[np.float32]:

@@ -165,7 +165,7 @@ class Grid:
         numbers = np.floor((phi - self._edge) / np.where(cell > 0, cell, 1.0))
         cells = np.clip(numbers, 0, (1 << self.bits) - 1).astype(np.int64)
         ones = (cells[:, :, None] >> np.arange(self.bits)[::-1]) & 1
-        packed = np.packbits(ones.astype(np.uint8).reshape(len(phi), -1), axis=1)
+        packed = np.packbits(ones.astype(np.uint8).reshape(len(phi), self.width * self.bits), axis=1)
         return tuple(row.tobytes() for row in packed)
 
     def decode(self, codes: Sequence[bytes]) -> npt.NDArray[np.float32]:
