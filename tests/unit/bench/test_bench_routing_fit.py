@@ -21,20 +21,6 @@ KEYS = [
     *("data", "seed", "noise", "epsilon_stage1", "epsilon_stage2", "epsilon_total", "delta", "routing_stage1"),
     *("routing_stage2", "system_stage1", "system_stage2", "own_silo", "random_silo"),
 ]
-    "data",
-    "seed",
-    "noise",
-    "epsilon_stage1",
-    "epsilon_stage2",
-    "epsilon_total",
-    "delta",
-    "routing_stage1",
-    "routing_stage2",
-    "system_stage1",
-    "system_stage2",
-    "own_silo",
-    "random_silo",
-]
 
 
 def case(seed: int = 0, private: bool = True) -> Case:
