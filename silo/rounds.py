@@ -279,6 +279,10 @@ class Rounds:
         current = self.current
         if not isinstance(current, Preparing) or current.due_ms is not None:
             return []
+        # Tuning takes its time, in which the hospital may have taken its permission back.
+        problem = self._permission.problem(work, now_ms)
+        if problem:
+            return self._withdraw(current, problem)
         return self._prepare(current, job, work, now_ms)
 
     def _work(self, job: Job, work: Work) -> Train | Contribute:
