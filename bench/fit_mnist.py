@@ -35,7 +35,7 @@ TRAINING = Training(
     learning_rate=2.0,
 )
 # Outputs and inputs of each layer; a last column is the bias.
-_TRUNK = {"first": (16, 16), "second": (32, 144), "third": (WIDTH, 128)}
+_TRUNK = {"first": (16, 16), "second": (32, 144), "third": (WIDTH, 133)}
 
 Weights = dict[str, torch.Tensor]
 
@@ -156,7 +156,10 @@ def _embed(weights: Weights, images: torch.Tensor, inputs: Weights, outputs: Wei
     maps = functional.relu(functional.group_norm(rows.transpose(1, 2).reshape(count, 16, 7, 7), 4))
     rows = layer("second", functional.unfold(maps, 3, padding=1, stride=2).transpose(1, 2))
     maps = functional.relu(functional.group_norm(rows.transpose(1, 2).reshape(count, 32, 4, 4), 4))
-    return functional.relu(layer("third", functional.avg_pool2d(maps, 2).flatten(1)[:, None]))[:, 0]
+    # GroupNorm takes brightness out, which is what silos differ in: it goes round it.
+    bright = [functional.avg_pool2d(images, 14).flatten(1), functional.max_pool2d(images, 28).flatten(1)]
+    rows = torch.cat([functional.avg_pool2d(maps, 2).flatten(1), *(2.0 * part for part in bright)], dim=1)
+    return torch.tanh(layer("third", rows[:, None]))[:, 0]
 
 
 def _clipped(weights: Weights, images: torch.Tensor, targets: torch.Tensor, silo: int) -> Weights:
