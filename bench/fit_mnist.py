@@ -31,8 +31,8 @@ TRAINING = Training(
     sampling_rate=0.05,
     clip_norm=1.0,
     noise_multiplier=1.19,
-    target_weight=0.5,
-    learning_rate=2.0,
+    target_weight=0.6,
+    learning_rate=4.0,
 )
 # Outputs and inputs of each layer; a last column is the bias.
 _TRUNK = {"first": (16, 16), "second": (32, 144), "third": (WIDTH, 133)}
