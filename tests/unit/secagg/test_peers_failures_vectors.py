@@ -118,9 +118,9 @@ def test_no_message_of_a_silo_has_a_field_for_a_count() -> None:
         for name, field in document.model_fields.items()
         if field.annotation in (int, float)
     }
-    # Ack.count is the number of silos in the sum.
     places = {"Ack.stage", "Ack.round", "Lost.stage", "Lost.round", "Statement.rounds", "Statement.roster_version"}
-    assert signed == {"Ack.count"} | places
+    # The number of silos in a sum, and of sums that were published for the routing fit.
+    assert signed == {"Ack.count", "Statement.sums"} | places
 
 
 # One number masks a whole vector

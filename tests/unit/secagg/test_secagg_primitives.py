@@ -106,6 +106,8 @@ def test_keys_of_the_wrong_length_are_refused(size: int) -> None:
         check_public(bytes([9] * size))
     with pytest.raises(WireError):
         KeyPair.from_private(b"k" * 32).agree(bytes([9] * size))
+    with pytest.raises(MisuseError, match="32 bytes"):
+        KeyPair.from_private(bytes([9] * size))
 
 
 def test_no_key_of_low_order_signs() -> None:
