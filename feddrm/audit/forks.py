@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from feddrm.audit.court import identity_of
+from feddrm.audit.court import identities_of
 from feddrm.audit.exhibit import Exhibit
 from feddrm.audit.heads import origin_of
 from feddrm.contract.errors import FeddrmError, InputError
@@ -23,9 +23,11 @@ from privacy.bundle import MAXIMUM_BUNDLE, parse_bundle
 from privacy.errors import MalformedError
 from privacy.forks import check_fork_proof, find_fork
 from privacy.merkle import Tree
-from privacy.note import Head, open_head
+from privacy.note import Head
+from privacy.succession import open_any
 
 FORMAT: Final = "feddrm fork proof 1"
+_Place = tuple[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +108,25 @@ def judge_forks(anchor: FederationRoot, findings: Findings) -> tuple[tuple[Fork,
     forks: dict[str, Fork] = {}
     for origin, proof in findings.proofs:
         try:
-            key = _key(believed, origin)
-            forks[origin] = _fork(origin, proof, key, rosters)
+            forks[origin] = _fork_of_any(origin, proof, _keys(believed, origin), rosters)
         except MalformedError as error:
             remarks.append(f"a proof about {origin} proves nothing: {error}")
-    for origin in sorted({*heads, *logs}):
-        proof_found = find_fork(heads.get(origin, ()), logs.get(origin, ()))
+    # Under another key there may be another ledger: one that answers for this one, which was lost.
+    for place in sorted({*heads, *logs}):
+        origin, key = place
+        proof_found = find_fork(heads.get(place, ()), logs.get(place, ()))
         if proof_found is not None and origin not in forks:
-            forks[origin] = _fork(origin, proof_found, _key(believed, origin), rosters)
+            forks[origin] = _fork(origin, proof_found, key, rosters)
         elif proof_found is None and origin not in forks:
-            count = len({head.note for head in heads.get(origin, ())})
+            count = len({head.note for head in heads.get(place, ())})
             remarks.append(f"{origin}: {count} signed heads, all of which can belong to one log")
     return tuple(forks.values()), tuple(remarks)
 
 
 def _rosters(anchor: FederationRoot, findings: Findings) -> list[tuple[Roster, str]]:
     found = []
-    texts = [exhibit.bundle.roster for exhibit in findings.exhibits] + [signed.to_json() for signed in findings.rosters]
+    texts = [text for exhibit in findings.exhibits for text in (exhibit.bundle.roster, *exhibit.bundle.rosters)]
+    texts += [signed.to_json() for signed in findings.rosters]
     for text in texts:
         try:
             roster = verify_roster(Signed.from_json(text), federation=anchor.federation, operator=anchor.operator)
@@ -134,9 +138,9 @@ def _rosters(anchor: FederationRoot, findings: Findings) -> list[tuple[Roster, s
 
 def _collect(
     believed: Sequence[Roster], findings: Findings
-) -> tuple[dict[str, list[Head]], dict[str, list[tuple[Head, Sequence[bytes]]]], list[str]]:
-    heads: dict[str, list[Head]] = {}
-    logs: dict[str, list[tuple[Head, Sequence[bytes]]]] = {}
+) -> tuple[dict[_Place, list[Head]], dict[_Place, list[tuple[Head, Sequence[bytes]]]], list[str]]:
+    heads: dict[_Place, list[Head]] = {}
+    logs: dict[_Place, list[tuple[Head, Sequence[bytes]]]] = {}
     remarks = []
     notes = [
         note for exhibit in findings.exhibits for note in (exhibit.bundle.head, *exhibit.bundle.witnessed.values())
@@ -144,24 +148,36 @@ def _collect(
     for note in (*notes, *findings.notes):
         try:
             origin = origin_of(note)
-            heads.setdefault(origin, []).append(open_head(note, origin, _key(believed, origin)))
+            head, key = open_any(note, origin, _keys(believed, origin))
+            heads.setdefault((origin, key), []).append(head)
         except MalformedError as error:
             remarks.append(f"a head was left aside: {error}")
     for exhibit in findings.exhibits:
         origin, leaves = exhibit.bundle.origin, exhibit.bundle.leaves
         tree = Tree(leaves)
-        for head in heads.get(origin, ()):
-            if head.note == exhibit.bundle.head and (head.size, head.root) == (tree.size, tree.root()):
-                logs.setdefault(origin, []).append((head, leaves))
-                break
+        for place, known in heads.items():
+            for head in known if place[0] == origin else ():
+                if head.note == exhibit.bundle.head and (head.size, head.root) == (tree.size, tree.root()):
+                    logs.setdefault(place, []).append((head, leaves))
+                    break
     return heads, logs, remarks
 
 
-def _key(believed: Sequence[Roster], origin: str) -> bytes:
-    key = identity_of(origin.rsplit("/", 1)[-1], believed)
-    if key is None:
+def _keys(believed: Sequence[Roster], origin: str) -> tuple[bytes, ...]:
+    keys = identities_of(origin.rsplit("/", 1)[-1], believed)
+    if not keys:
         raise MalformedError(f"no roster that the operator signed lists the silo of {origin}")
-    return key
+    return keys
+
+
+def _fork_of_any(origin: str, proof: bytes, keys: Sequence[bytes], rosters: Sequence[tuple[Roster, str]]) -> Fork:
+    """A fork under one of the keys that the silo ever had; if there is none, the error about the newest."""
+    for key in keys[1:]:
+        try:
+            return _fork(origin, proof, key, rosters)
+        except MalformedError:
+            continue
+    return _fork(origin, proof, keys[0], rosters)
 
 
 def _fork(origin: str, proof: bytes, key: bytes, rosters: Sequence[tuple[Roster, str]]) -> Fork:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_silo_recovery import Federation, world  # noqa: F401
+from recovery_world import CAPS, Federation, begun
 
 from feddrm.contract.errors import InputError, VerificationError
 from feddrm.contract.home import load_silo_home
@@ -25,6 +26,11 @@ NOW = 1_700_000_000_000
 NONCE = b"n" * 32
 
 
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Federation]:
+    yield from begun(tmp_path)
+
+
 def table(plan: Plan, rows: int) -> str:
     schema = plan.schema_
     names = [schema.patient, schema.target.column, *(column.name for column in schema.columns)]
@@ -34,7 +40,7 @@ def table(plan: Plan, rows: int) -> str:
 
 
 def test_a_reading_is_opened_and_only_while_the_records_are_the_same(
-    world: Federation,  # noqa: F811
+    world: Federation,
     tmp_path: Path,
 ) -> None:
     home = Home(world.path / "alpha")
@@ -43,8 +49,6 @@ def test_a_reading_is_opened_and_only_while_the_records_are_the_same(
     state = State.open(home.database)
     key = commitment_key(state, lambda count: b"k" * count)
     digest = load_records(home, plan.schema_).digest
-    from test_silo_recovery import CAPS
-
     with open_ledger(home, load_silo_home(home.root), state) as ledger:
         number = Gate(ledger, CAPS).record_dataset(
             world.work.hash,

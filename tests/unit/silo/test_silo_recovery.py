@@ -1,4 +1,4 @@
-"""New keys for a silo with its ledger, and a new ledger for one that lost its own: from the files to the auditor."""
+"""A new ledger for a silo that lost its own: from the files to the auditor."""
 
 from __future__ import annotations
 
@@ -8,195 +8,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from silo_harness import plan_document
-from test_silo_renewal import NOW, SILOS, Hospital
+from recovery_world import Federation, begun, verdict
+from test_silo_renewal import NOW
 
-from aggregator.homes import load_operator_home
-from aggregator.operations import enroll, read_requests
 from feddrm.audit.cli import app as audit
 from feddrm.cli import invoke
-from feddrm.contract.charge import charge, round_event
+from feddrm.contract.charge import charge
 from feddrm.contract.errors import ExitCode, InputError, VerificationError
-from feddrm.contract.home import join_member, load_silo_home
-from feddrm.contract.identity import MemberKeys, Role
-from feddrm.contract.plan import Plan, plan_hash
-from feddrm.contract.release import schema_hash
-from feddrm.contract.schedule import STAGE_TRAIN
-from feddrm.contract.signed_plan import SignedPlan, sign_plan
-from feddrm.method.layout import initial_model, initial_personal, layout_of
-from feddrm.method.update import model_hash
+from feddrm.contract.home import load_silo_home
+from feddrm.contract.identity import MemberKeys
+from feddrm.contract.plan import plan_hash
 from privacy.errors import LedgerCorrupt
-from privacy.gate import Caps, Gate
 from privacy.ledger import Ledger
-from privacy.note import open_head
-from privacy.proofs import sighting_of
-from privacy.witness import check_proof, make_proof
+from privacy.note import sign_head
 from silo.assembly import open_ledger
 from silo.books import origin_of
-from silo.export import export_ledger
 from silo.home import Home
-from silo.peers import Heads
 from silo.recovery import recover
-from silo.rekey import make_next_keys, take_keys
 from silo.state import State
-
-CAPS = Caps(3.0, 3.0, 1e-5, 10.0, 10.0, 1e-4, 3)
-
-
-class Federation(Hospital):
-    """alpha and beta with directories of their own, and a job in which both train."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.fingerprint = load_operator_home(self.operator).anchor.fingerprint
-        join_member(path / "beta", path / "beta" / "beta.kit", self.fingerprint, Role.SILO, NOW)
-        (path / "beta" / "state").mkdir()
-        self.beta = State.open(Home(path / "beta").database)
-        self.state.close()
-        for name in ("alpha", "beta"):
-            (path / name / "local" / "data.toml").write_text('records = "x.csv"\npatient = "id"\npublic_size = 1000\n')
-        self.work = self.sign("first")
-
-    def sign(self, name: str) -> SignedPlan:
-        document = plan_document() | {"silos": list(SILOS), "roster_version": 1, "name": name}
-        return sign_plan(Plan.model_validate(document), load_operator_home(self.operator).key)
-
-    def play(self, name: str, work: SignedPlan, number: int) -> bytes:
-        """One round at one silo; returns the proof that R1 would carry."""
-        member = load_silo_home(self.path / name)
-        state = State.open(Home(self.path / name).database)
-        layout, cost = layout_of(work.plan), charge(work.plan)
-        event = round_event(work.plan, STAGE_TRAIN)
-        assert event is not None
-        with open_ledger(Home(self.path / name), member, state) as ledger:
-            gate = Gate(ledger, CAPS)
-            gate.open_job(work.hash, work.plan.name, cost.delta, cost.events, now_ms=NOW)
-            gate.record_dataset(
-                work.hash, bytes(32), schema_hash(work.plan), patient="id", public_size=1000, now_ms=NOW
-            )
-            model = model_hash(initial_model(layout, work.hash)) if number == 1 else bytes([number - 1]) * 32
-            reservation = gate.reserve(work.hash, 1, number, event, model=model, now_ms=NOW)
-            commit = gate.commit(reservation, bytes(32), now_ms=NOW)
-            proof = make_proof(ledger, (reservation.leaf, commit, *ledger.succession()), range(1, 60))
-            gate.release(work.hash, 1, number, sum=bytes(32), model=bytes([number]) * 32, now_ms=NOW)
-        if state.job(work.hash) is None:
-            state.add_job(work.hash, work.signed, initial_model(layout, work.hash), initial_personal(layout, work.hash))
-        state.end_job(work.hash, "done")
-        state.close()
-        return proof
-
-    def witness(self, proof: bytes, work: SignedPlan, number: int) -> None:
-        """beta checks and keeps what alpha shows, by the roster that beta's staff approved."""
-        heads, origin = Heads(self.beta), origin_of("trial", "alpha")
-        member = load_silo_home(self.path / "beta").roster.find("alpha", "silo")
-        known, event = heads.head("alpha"), round_event(work.plan, STAGE_TRAIN)
-        assert event is not None
-        model = model_hash(initial_model(layout_of(work.plan), work.hash)) if number == 1 else bytes([number - 1]) * 32
-        note = check_proof(
-            proof,
-            origin=origin,
-            key=member.identity,
-            witnessed=known and known[0],
-            witnessed_key=known and known[1],
-            plan=work.hash,
-            stage=1,
-            round=number,
-            event=event,
-            model=model,
-        )
-        heads.set_head("alpha", open_head(note, origin, member.identity).size, note, member.identity)
-        heads.sight("alpha", work.hash, sighting_of(proof))
-
-    def rekey(self) -> str:
-        """alpha's staff, the operator and beta's staff, as far as `roster accept`; returns what take_keys said."""
-        made = make_next_keys(self.path / "alpha")
-        enroll(self.operator, read_requests(load_operator_home(self.operator), [made.request]), None, NOW)
-        kit = made.request.with_suffix(".kit")
-        taken = take_keys(self.path / "alpha", kit, self.fingerprint, NOW)
-        for name in ("alpha", "beta"):
-            pin = load_silo_home(self.path / name).pin
-            pin.offer(load_operator_home(self.operator).signed_roster, NOW)
-            waiting = pin.pending()
-            assert waiting is not None
-            pin.accept(waiting[1].version, NOW)
-        return taken.problem
-
-    def export(self, name: str, file: str = "") -> Path:
-        out = self.path / (file or f"{name}.ledger")
-        export_ledger(self.path / name, out)
-        return out
-
-    def lose(self, *patterns: str) -> None:
-        for pattern in patterns or ("ledger.db*",):
-            for found in (self.path / "alpha" / "state").glob(pattern):
-                found.unlink()
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[Federation]:
-    made = Federation(tmp_path)
-    made.play("beta", made.work, 1)
-    made.witness(made.play("alpha", made.work, 1), made.work, 1)
-    yield made
-    made.beta.close()
-
-
-def verdict(world: Federation, capsys: pytest.CaptureFixture[str], *files: Path) -> tuple[int, dict[str, list[str]]]:
-    root = world.path / "alpha" / "startup" / "federation.root"
-    capsys.readouterr()
-    code = invoke(audit, ["verify", *map(str, files), "--root", str(root), "--format", "json"])
-    found: dict[str, list[str]] = {}
-    for ledger in json.loads(capsys.readouterr().out)["ledgers"]:
-        for check in ledger["checks"]:
-            found.setdefault(check["status"], []).append(f"{ledger['silo']} {check['name']}: {check['message']}")
-    return code, found
-
-
-def test_new_keys_take_the_ledger_with_them(world: Federation, capsys: pytest.CaptureFixture[str]) -> None:
-    old = load_silo_home(world.path / "alpha").keys.identity_public
-    before = world.export("alpha", "before.ledger")
-    assert world.rekey() == ""
-    member = load_silo_home(world.path / "alpha")
-    member.check_current(NOW)
-    assert member.keys.identity_public != old
-    assert not (world.path / "alpha" / ".keys.former").exists(), "the old keys are destroyed"
-    world.witness(world.play("alpha", world.work, 2), world.work, 2)
-    code, found = verdict(world, capsys, world.export("alpha"), world.export("beta"), before)
-    assert (code, found.get("FAIL")) == (0, None)
-    assert any("alpha key" in line and "1 times a key handed it" in line for line in found["PASS"])
-
-
-@pytest.mark.parametrize("when", ["before the ledger", "after the ledger", "between the renames"])
-def test_taking_keys_is_finished_after_a_crash(world: Federation, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
-    import silo.rekey as rekey
-
-    class Crash(BaseException):
-        pass
-
-    def crash(*_: object) -> None:
-        raise Crash
-
-    if when == "before the ledger":
-        monkeypatch.setattr(rekey, "_hand_over", crash)
-    elif when == "after the ledger":
-        monkeypatch.setattr(rekey, "_swap", crash)
-    else:
-        monkeypatch.setattr(rekey, "_swap", lambda d: ((d / "keys").rename(d / ".keys.former"), crash()))
-    with pytest.raises(Crash):
-        world.rekey()
-    monkeypatch.undo()
-    kit = world.path / "alpha" / "alpha.kit"
-    assert take_keys(world.path / "alpha", kit, world.fingerprint, NOW).problem == ""
-    member = load_silo_home(world.path / "alpha")
-    ledger = Ledger.read(world.path / "alpha/state/ledger.db", origin_of("trial", "alpha"), member.keys.identity_public)
-    assert [record.leaf.TYPE for record in ledger.leaves()].count("SUCCESSOR") == 1
-
-
-def test_a_kit_for_other_keys_takes_nothing(world: Federation) -> None:
-    make_next_keys(world.path / "alpha")
-    with pytest.raises(VerificationError, match="made for other keys"):
-        take_keys(world.path / "alpha", world.path / "alpha" / "alpha.kit", world.fingerprint, NOW)
-    load_silo_home(world.path / "alpha")
+    yield from begun(tmp_path)
 
 
 @pytest.mark.parametrize("memory", ["kept", "gone"])
@@ -318,3 +152,29 @@ def test_plan_hash_names_what_is_carried(world: Federation) -> None:
     carried = [json.loads(leaf) for leaf in fields["leaves"] if '"CARRY"' in leaf]
     assert [leaf["plan"] for leaf in carried] == [plan_hash(world.work.signed.body).hex()]
     assert world.work.signed.to_json() in fields["plans"]
+
+
+def test_a_new_ledger_for_a_lost_one_is_no_fork_and_the_lost_one_s_fork_is_proven_still(
+    world: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = MemberKeys.load(world.path / "alpha" / "keys").identity
+    before = world.export("alpha", "before.ledger")
+    other = world.export("beta")
+    world.lose()
+    world.rekey()
+    recover(world.path / "alpha", [other], NOW)
+    code, found = verdict(world, capsys, before, world.export("alpha"))
+    assert any("is forgotten" in line for line in found["FAIL"]), "its own old export shows more than beta saw"
+    recover(world.path / "alpha", [before], NOW)
+    files = [before, world.export("alpha"), world.export("beta", "after.ledger")]
+    root = str(world.path / "alpha" / "startup" / "federation.root")
+    assert invoke(audit, ["fork-proof", *map(str, files), "--root", root]) == 0
+    code, found = verdict(world, capsys, *files)
+    assert (code, found.get("FAIL")) == (0, None), "the lost ledger's own export still verifies, under its own key"
+    size = len(json.loads(before.read_text())["leaves"])
+    note = world.path / "second.note"
+    note.write_bytes(sign_head(origin_of("trial", "alpha"), size, bytes(32), old))
+    proof = world.path / "proof.json"
+    arguments = ["fork-proof", *map(str, files), str(note), "--root", root, "-o", str(proof)]
+    assert invoke(audit, arguments) == ExitCode.VERIFICATION
+    assert invoke(audit, ["fork-proof", str(proof), "--root", root]) == ExitCode.VERIFICATION, "it stands by itself"
