@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from aggregator.phases import Ended, Gathering, Phase, Proposing
 from aggregator.release import Candidate, Releases
 from feddrm.contract.codec import FRAME, PLAN_ANSWER, READY, ROUND_OUTCOME, ROUND_SUMMARY, SIGNED
 from feddrm.contract.errors import VerificationError
+from feddrm.contract.messages import RoundOutcome, RoundSummary
 from feddrm.contract.roster import verify_roster
 from feddrm.contract.signed import Signature, Signed
 from feddrm.contract.signed_plan import verify_plan
@@ -30,6 +32,7 @@ from feddrm.method.progress import state_size
 from feddrm.method.update import model_hash
 
 _VERSION = 3
+_ROUNDS = 4096
 
 
 def encode(coordinator: Coordinator) -> bytes:
@@ -96,8 +99,8 @@ def _job(job: Job) -> dict[str, Any]:
         "offences": dict(sorted(job.offences.items())),
         "accusers": {name: sorted(voices) for name, voices in sorted(job.accusers.items())},
         "quarrels": dict(sorted(job.quarrels.items())),
-        "outcomes": [_text(ROUND_OUTCOME.encode(outcome)) for outcome in job.outcomes],
-        "history": [_text(ROUND_SUMMARY.encode(summary)) for summary in job.history],
+        "outcomes": [_outcome(outcome) for outcome in job.outcomes],
+        "history": [_summary(summary) for summary in job.history],
     }
 
 
@@ -127,6 +130,17 @@ def _read_job(raw: Mapping[str, Any], federation: str, operator: bytes, blobs: B
         outcomes=[ROUND_OUTCOME.decode(_bytes(entry)) for entry in raw["outcomes"]],
         history=[ROUND_SUMMARY.decode(_bytes(entry)) for entry in raw["history"]],
     )
+
+
+# A checkpoint every round writes all earlier rounds again.
+@lru_cache(maxsize=_ROUNDS)
+def _outcome(outcome: RoundOutcome) -> str:
+    return _text(ROUND_OUTCOME.encode(outcome))
+
+
+@lru_cache(maxsize=_ROUNDS)
+def _summary(summary: RoundSummary) -> str:
+    return _text(ROUND_SUMMARY.encode(summary))
 
 
 def _phase(phase: Phase) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import base64
 import binascii
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -25,6 +26,9 @@ MAXIMUM_SIZE: Final = 1 << 48
 _ED25519: Final = b"\x01"
 _ORIGIN: Final = re.compile(r"feddrm/[a-z0-9-]{1,64}/[a-z0-9-]{1,64}\Z")
 _SIZE: Final = re.compile(r"(?:0|[1-9][0-9]{0,14})\Z")
+_CONTROL: Final = re.compile("[\x00-\x09\x0b-\x1f]")
+# Heads that are remembered as verified: every round each is opened when it comes, kept, and compared with the next.
+_REMEMBERED: Final = 1024
 
 
 class InvalidNoteError(MalformedError):
@@ -71,8 +75,11 @@ def head_note(origin: str, size: int, root: bytes, key: bytes, signature: bytes)
     return _text(origin, size, root) + _signature_line(origin, key, signature)
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def open_head(note: bytes, origin: str, key: bytes) -> Head:
     """Verify a note and read its head. Signatures of unknown keys are ignored, as the specification asks.
+
+    The answer depends on nothing but the arguments, so the same bytes are verified once.
 
     Args:
         note: the signed note.
@@ -119,7 +126,7 @@ def _split(note: bytes) -> tuple[bytes, list[tuple[str, bytes]]]:
         content = note.decode("utf-8")
     except UnicodeDecodeError as error:
         raise MalformedError("a note is UTF-8 text") from error
-    if any(ord(letter) < 0x20 and letter != "\n" for letter in content):
+    if _CONTROL.search(content):
         raise MalformedError("a note holds no control characters")
     text, blank, tail = content.rpartition("\n\n")
     if not blank or not text or not tail.endswith("\n"):

@@ -29,6 +29,9 @@ from silo.state import Integers, Job, State
 SHOWN: Final = "heads shown"
 _ALLOCATED: Final = "allocated"
 _REMEMBERED: Final = 16
+# So many of them are proven unasked. The coordinator asks for what peers report and for all that it relayed in a round,
+# so these matter only after it forgot; and each costs every peer a path in every round.
+_UNASKED: Final = 4
 
 
 def origin_of(federation: str, silo: str) -> str:
@@ -249,7 +252,7 @@ class Books:
         recent = sorted(shown | {ledger.size})[-_REMEMBERED:]
         self._context.state.set_fact(SHOWN, " ".join(map(str, recent)).encode())
         succession = ledger.succession()[-(MAXIMUM_LEAVES - 2) :]
-        return make_proof(ledger, (reservation.leaf, commit, *succession), sizes, shown)
+        return make_proof(ledger, (reservation.leaf, commit, *succession), sizes, sorted(shown)[-_UNASKED:])
 
     def witness(self, work: Work, peer: str, proof: bytes, announcement: Announcement) -> None:
         """Check a peer's proof, and keep its head and the proof that it charged this job, durably.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -56,6 +57,10 @@ class Resolved:
     certified: bool
 
 
+# Every event asks for the job, and there is one at a time.
+_signed: Final = lru_cache(maxsize=4)(Signed.from_json)
+
+
 class State(Database):
     """Jobs, models, sessions, updates, outcomes and releases."""
 
@@ -92,7 +97,7 @@ class State(Database):
         ).fetchone()
         if row is None:
             return None
-        return Job(bytes(row[0]), Signed.from_json(row[1]), row[2], row[3] or "")
+        return Job(bytes(row[0]), _signed(row[1]), row[2], row[3] or "")
 
     def end_job(self, plan: bytes, reason: str) -> None:
         """A job never becomes active again; what waited for a resolution is dropped with it."""
@@ -269,8 +274,10 @@ class State(Database):
         return tuple((bytes(row[0]), row[1], row[2]) for row in rows)
 
     def certify(self, plan: bytes, round_number: int) -> None:
-        """A round's outcome was seen certified."""
-        self._db.execute("UPDATE outcomes SET certified=1 WHERE plan=? AND round=?", (plan, round_number))
+        """A round's outcome was seen certified; seen again, nothing is written."""
+        self._db.execute(
+            "UPDATE outcomes SET certified=1 WHERE plan=? AND round=? AND certified=0", (plan, round_number)
+        )
 
     def released(self, plan: bytes) -> int:
         """How many rounds were published, lost ones not counted."""

@@ -93,7 +93,7 @@ class Many:
         self._count(entries)
         item = self.item
         convert = item.check if isinstance(item, Scalar) else item.from_wire
-        values = tuple(convert(entry) for entry in entries)
+        values = tuple([convert(entry) for entry in entries])
         self._distinct(values)
         return values
 
@@ -151,6 +151,15 @@ class Record(_ByteForm[T]):
         self.wire = wire
         self.kinds: Mapping[str, Kind] = kinds
         self.sound = sound
+        # Of a plain scalar only the check is called: a round converts thousands of fields.
+        self._puts = [
+            (name, kind.check if isinstance(kind, Scalar) and type(kind).put is Scalar.put else None, kind)
+            for name, kind in kinds.items()
+        ]
+        self._gets = [
+            (name, kind.check if isinstance(kind, Scalar) and type(kind).get is Scalar.get else None, kind)
+            for name, kind in kinds.items()
+        ]
         ours = {field.name for field in fields(native)}  # type: ignore[arg-type]
         theirs = {field.name for field in wire.DESCRIPTOR.fields}
         if not ours == theirs == set(kinds):
@@ -164,9 +173,12 @@ class Record(_ByteForm[T]):
     def to_wire(self, value: T) -> Any:
         """The protobuf message; ValueError if `value` may not be sent."""
         message = self.wire()
-        for name, kind in self.kinds.items():
+        for name, check, kind in self._puts:
             try:
-                kind.put(message, name, getattr(value, name))
+                if check is None:
+                    kind.put(message, name, getattr(value, name))
+                else:
+                    setattr(message, name, check(getattr(value, name)))
             except FieldError as error:
                 raise ValueError(f"{self.native.__name__}.{name} {error.message}") from error
         try:
@@ -178,19 +190,18 @@ class Record(_ByteForm[T]):
     def from_wire(self, message: Any) -> T:
         """The dataclass; MalformedError if the message is not of the agreed form."""
         _no_unknown(message)
-        values = {name: self._read(kind, message, name) for name, kind in self.kinds.items()}
+        values = {}
+        for name, check, kind in self._gets:
+            try:
+                values[name] = kind.get(message, name) if check is None else check(getattr(message, name))
+            except FieldError as error:
+                raise MalformedError(f"{self.wire.DESCRIPTOR.name}.{name} {error.message}.") from error
         try:
             value = self.native(**values)
         except (ValueError, WireError) as error:
             raise MalformedError(f"{self.wire.DESCRIPTOR.name} contradicts itself.") from error
         self._sound(value)
         return value
-
-    def _read(self, kind: Kind, message: Any, name: str) -> Any:
-        try:
-            return kind.get(message, name)
-        except FieldError as error:
-            raise MalformedError(f"{self.wire.DESCRIPTOR.name}.{name} {error.message}.") from error
 
 
 class Wrapped(Generic[T]):

@@ -12,16 +12,19 @@ import binascii
 import difflib
 import json
 import re
-from typing import Annotated, Any, TypeVar
+from functools import lru_cache
+from typing import Annotated, Any, Final, TypeVar, cast
 
-import rfc8785
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 from pydantic_core import ErrorDetails
 
 from feddrm.contract.errors import MalformedError
 from feddrm.contract.names import Document
+from privacy.canonical import canonical_json
+from privacy.errors import MalformedError as NotRepresentable
 
 D = TypeVar("D", bound=Document)
+_REMEMBERED_BYTES: Final = 256 << 10
 
 _TYPES = {
     "int_type": "a whole number",
@@ -89,7 +92,7 @@ Pem = Annotated[str, Field(max_length=16 << 10)]
 
 def canonical(document: Document) -> bytes:
     """The RFC 8785 bytes of a document, made once and then signed as they are."""
-    return rfc8785.dumps(document.model_dump(mode="json", by_alias=True))
+    return canonical_json(document.model_dump(mode="json", by_alias=True))
 
 
 def parse_body(body: bytes, model: type[D], *, what: str) -> D:
@@ -105,9 +108,14 @@ def parse_body(body: bytes, model: type[D], *, what: str) -> D:
     Raises:
         MalformedError: not of the agreed form.
     """
+    # The same plan, roster and acks are read again and again, and what is read is frozen.
+    return cast(D, (_remembered if len(body) <= _REMEMBERED_BYTES else _parse)(body, model, what))
+
+
+def _parse(body: bytes, model: type[Document], what: str) -> Document:
     try:
         raw = json.loads(body)
-        if rfc8785.dumps(raw) != body:
+        if canonical_json(raw) != body:
             raise MalformedError(f"{what} is not in canonical form.")
         document = model.model_validate_json(body, strict=True)
         if canonical(document) != body:
@@ -115,8 +123,11 @@ def parse_body(body: bytes, model: type[D], *, what: str) -> D:
         return document
     except ValidationError as error:
         raise MalformedError(f"{what} is malformed: {explain(error, raw, model)[0]}.") from error
-    except (ValueError, RecursionError, rfc8785.CanonicalizationError) as error:
+    except (ValueError, RecursionError, NotRepresentable) as error:
         raise MalformedError(f"{what} is not a JSON document.") from error
+
+
+_remembered: Final = lru_cache(maxsize=64)(_parse)
 
 
 def validate(raw: object, model: type[D]) -> D:

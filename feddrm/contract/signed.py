@@ -11,6 +11,7 @@ import base64
 import binascii
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature
@@ -20,6 +21,7 @@ from feddrm.contract.errors import MalformedError, VerificationError
 
 MAXIMUM_BODY: Final = 8 << 20
 MAXIMUM_SIGNATURES: Final = 128
+_REMEMBERED_BYTES: Final = 4 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +97,20 @@ def sign(key: Ed25519PrivateKey, label: bytes, body: bytes) -> Signed:
 def signers(signed: Signed, label: bytes) -> frozenset[bytes]:
     """The public keys whose signatures over the body verify under `label`; others are ignored."""
     message = signing_input(label, signed.body)
-    valid = set()
-    for signature in signed.signatures:
-        try:
-            Ed25519PublicKey.from_public_bytes(signature.key).verify(signature.signature, message)
-        except (InvalidSignature, ValueError):
-            continue
-        valid.add(signature.key)
-    return frozenset(valid)
+    check = _remembered if len(message) <= _REMEMBERED_BYTES else _signed_by
+    return frozenset(s.key for s in signed.signatures if check(s.key, s.signature, message))
+
+
+def _signed_by(key: bytes, signature: bytes, message: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+# Acks come as a round's outcome and once more with the next announcement; the answer depends on these bytes alone.
+_remembered: Final = lru_cache(maxsize=256)(_signed_by)
 
 
 def verify(signed: Signed, label: bytes, key: bytes, *, what: str) -> bytes:
