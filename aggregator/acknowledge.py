@@ -10,7 +10,7 @@ from aggregator.outcomes import begin_round, lose, note, tell
 from aggregator.phases import Acknowledging, Proposing, Running
 from feddrm.contract import labels
 from feddrm.contract.documents import canonical
-from feddrm.contract.messages import Publish, RoundOutcome, RoundSummary
+from feddrm.contract.messages import SMALL_VECTOR, Publish, RoundOutcome, RoundSummary
 from feddrm.contract.rounds import Ack
 from feddrm.contract.signed import Signed, signers
 from feddrm.method.progress import advance
@@ -41,7 +41,7 @@ def publish(job: Job, room: Room, phase: Running, published: Published) -> None:
         round=phase.round,
         attempt=phase.attempt,
         session=session,
-        frame=frame.without_attachment(),
+        frame=frame if len(frame.attachment) <= SMALL_VECTOR else frame.without_attachment(),
         sum=published.sum,
         survivors=published.survivors,
         opened=published.opened,

@@ -167,12 +167,12 @@ class Engine:
         return status_of(self.coordinator, room, capacity)
 
     def _attach(self, event: Event) -> Event:
-        """Give a masked input the bytes that its sender uploaded. One without an upload stays as it is, and the session
-        rejects it by its hash."""
+        """Give a masked input the bytes that its sender uploaded before, unless they came with it. One without either
+        stays as it is, and the session rejects it by its hash."""
         if not isinstance(event, FromSilo) or not isinstance(event.event, SiloFrame):
             return event
         frame = event.event.frame
-        if frame.step != Step.MASKED:
+        if frame.step != Step.MASKED or frame.attachment:
             return event
         try:
             data = self.store.uploads.get(event.silo, Masked.decode(frame.body).vector)

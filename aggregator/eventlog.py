@@ -19,15 +19,15 @@ from aggregator.events import (
 )
 from feddrm.contract.codec import SIGNED, SILO_EVENT
 from feddrm.contract.errors import VerificationError
-from feddrm.contract.messages import SiloFrame
-from secagg.wire import Step
+from feddrm.contract.messages import SMALL_VECTOR, SiloFrame
+from secagg.wire import Frame, Step
 
 
 def encode(event: Event) -> tuple[str, bytes]:
-    """An event's kind and body. The attachment of a masked input is left out: it is an upload, named by its hash."""
+    """An event's kind and body. A large masked input is left out: it is an upload, named by its hash."""
     match event:
         case FromSilo(silo, message):
-            if isinstance(message, SiloFrame) and message.frame.step == Step.MASKED:
+            if isinstance(message, SiloFrame) and _uploaded(message.frame):
                 message = replace(message, frame=message.frame.without_attachment())
             name = silo.encode()
             return "from-silo", bytes((len(name),)) + name + SILO_EVENT.encode(message)
@@ -45,6 +45,10 @@ def encode(event: Event) -> tuple[str, bytes]:
             return "restarted", b""
         case Ticked():
             return "ticked", b""
+
+
+def _uploaded(frame: Frame) -> bool:
+    return frame.step == Step.MASKED and len(frame.attachment) > SMALL_VECTOR
 
 
 def _from_silo(body: bytes) -> FromSilo:
@@ -65,7 +69,7 @@ _DECODERS: Final[dict[str, Callable[[bytes], Event]]] = {
 
 
 def decode(kind: str, body: bytes) -> Event:
-    """The event that `encode` stored; a masked input comes without its attachment.
+    """The event that `encode` stored; a large masked input comes without its attachment.
 
     Raises:
         VerificationError: this software does not know the kind.

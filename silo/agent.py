@@ -22,7 +22,7 @@ import numpy as np
 
 from feddrm.contract.errors import FeddrmError, UnreachableError
 from feddrm.contract.home import SiloHome
-from feddrm.contract.messages import CoordinatorEvent, Hello, RosterOffer, SiloEvent
+from feddrm.contract.messages import SMALL_VECTOR, CoordinatorEvent, Hello, RosterOffer, SiloEvent
 from feddrm.contract.schedule import STAGE_TRAIN
 from silo.boundary import survivable
 from silo.context import Context
@@ -272,6 +272,10 @@ class Agent:
             if blob == effect.blob and not task.done():
                 return
             task.cancel()
+        if len(effect.data) <= SMALL_VECTOR:
+            # It travels with its frame.
+            self._handle(Uploaded(effect.blob))
+            return
         self._upload = (effect.blob, self._start(self._send_up(effect)))
 
     async def _send_up(self, effect: Upload) -> None:

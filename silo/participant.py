@@ -194,7 +194,7 @@ class Participant:
     def _react(self, event: Event, job: Job, work: Work, now_ms: int) -> list[Effect]:
         match event:
             case StepFrames() | Publish():
-                return self._step(event)
+                return self._step(event, job, work, now_ms)
             case AbortRequest():
                 return self._rounds.abort_requested(event, job, work)
             case OutcomeEvent():
@@ -299,13 +299,16 @@ class Participant:
             effects += self._propose(proposal, job, work, now_ms)
         return [*effects, *self._rounds.proceed(job, work, now_ms)]
 
-    def _step(self, event: StepFrames | Publish) -> list[Effect]:
+    def _step(self, event: StepFrames | Publish, job: Job, work: Work, now_ms: int) -> list[Effect]:
         session = self._rounds.current
         if not isinstance(session, Session):
             return []
-        if isinstance(event, Publish):
-            return session.publish(event)
-        return session.request(event) if session.named(event.session) else []
+        if isinstance(event, StepFrames):
+            return session.request(event) if session.named(event.session) else []
+        effects, total = session.publish(event), event.frame.attachment
+        if not total or not session.wants(event.sum):
+            return effects
+        return [*effects, *self._fetched(Fetched(event.sum, total), job, work, now_ms)]
 
     def _fetched(self, event: Fetched, job: Job, work: Work, now_ms: int) -> list[Effect]:
         session = self._rounds.current

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from feddrm.contract.messages import Publish, SiloFrame, StepFrames
+from feddrm.contract.messages import SMALL_VECTOR, Publish, SiloFrame, StepFrames
 from privacy.errors import LedgerFault, UnaskedFault
 from secagg.aborts import abort_frame
 from secagg.bodies import Masked
@@ -127,18 +127,21 @@ class Session:
         return answer
 
     def uploaded(self, blob: bytes) -> list[Effect]:
-        """The masked vector has arrived: send its signed frame."""
+        """The masked vector has arrived, or is small enough to travel along: send its signed frame."""
         if self._masked is None or self._waiting is None or Masked.decode(self._masked.body).vector != blob:
             return []
-        return [Send(SiloFrame(self._masked.without_attachment()))]
+        small = len(self._masked.attachment) <= SMALL_VECTOR
+        return [Send(SiloFrame(self._masked if small else self._masked.without_attachment()))]
 
     def publish(self, event: Publish) -> list[Effect]:
-        """Fetch the published sum."""
+        """Fetch the published sum, unless it came along: then it is up to the caller to hand it to `fetched`."""
         if not isinstance(self._waiting, AwaitingSum):
             return []
         if self._publish not in (None, event):
             return self.abort("two different published sums")
         self._publish = event
+        if event.frame.attachment:
+            return []
         return [FetchSum(event.sum, self.announcement.vector_size)]
 
     def wants(self, blob: bytes) -> bool:

@@ -61,10 +61,12 @@ SIGNED = Record(
 _SIGNED = One(SIGNED)
 
 
-# What may be attached to a frame of a step; vectors, of R3 and R6, travel in chunks only.
+# What may be attached to a frame of a step.
 _LARGEST_ATTACHMENT: Final = {
     Step.KEYS: MAXIMUM_PROOF,
     Step.SHARES: CIPHERTEXT_SIZE * (MAXIMUM_SILOS - 1),
+    Step.MASKED: m.SMALL_VECTOR,
+    Step.PUBLISH: m.SMALL_VECTOR,
     Step.ABORT: MAXIMUM_EVIDENCE,
 }
 

@@ -16,6 +16,10 @@ from secagg.wire import Frame
 
 HISTORY_LIMIT: Final = 1000
 
+SMALL_VECTOR: Final = 64 << 10
+"""A masked input or a sum of at most so many bytes is attached to its frame, which spares a call and a file for each;
+a larger one travels in chunks, resumable. The frame's signed body binds the bytes either way."""
+
 
 class DeclineReason(IntEnum):
     """Why a silo declines a plan, in the generic form that leaves the hospital."""
@@ -103,7 +107,8 @@ class PlanAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SiloFrame:
-    """A secure aggregation step of the sender. The attachment of a masked input travels by Upload, not here."""
+    """A secure aggregation step of the sender. A masked input of more than SMALL_VECTOR bytes travels by Upload, before
+    its frame."""
 
     frame: Frame
 
@@ -168,7 +173,7 @@ class StepFrames:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """R6; the sum's bytes are fetched by hash."""
+    """R6; the sum is attached to the frame, or fetched by its hash if it has more than SMALL_VECTOR bytes."""
 
     frame: Frame
     sum: bytes

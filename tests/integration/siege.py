@@ -214,8 +214,8 @@ class Siege:
         return requests
 
     def complete(self, frame: Frame) -> Frame:
-        """A frame with the vector that was uploaded for it."""
-        if frame.step != Step.MASKED:
+        """A frame with its vector, which came along or was uploaded for it."""
+        if frame.step != Step.MASKED or frame.attachment:
             return frame
         return replace(frame, attachment=self.host.uploads[Masked.decode(frame.body).vector])
 

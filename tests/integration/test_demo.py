@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wire_search import found, json_documents, keys, numbers, windows
+from wire_search import found, from_silos, json_documents, keys, masked_inputs, numbers, windows
 
 from feddrm.contract.plan import Plan
 from feddrm.demo import rand
@@ -146,12 +146,13 @@ def test_no_person_shows_in_the_traffic(traffic: list[Recorded], installed: Inst
 
 
 def test_no_update_shows_in_the_traffic(traffic: list[Recorded], installed: Installed) -> None:
-    uploads = b"".join(message.data for message in traffic if message.method.endswith("/Upload"))
+    sent = from_silos(traffic)
     updates = sorted((installed.cwd / "killed" / "kept-updates").rglob("*.npy"))
     assert 5 * rand.ALL_ROUNDS < len(updates) < 6 * rand.ALL_ROUNDS
     pieces = [window for path in updates[::10] for window in list(windows(np.load(path)))[::16]]
     assert len(pieces) > 500
-    assert not [piece for piece in pieces if piece in uploads]
+    assert len(masked_inputs(traffic)) > 100
+    assert not [piece for piece in pieces if piece in sent]
 
 
 def test_no_question_and_no_answer_shows_in_the_traffic(traffic: list[Recorded], installed: Installed) -> None:

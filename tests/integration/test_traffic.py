@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 from small_federation import CANARY_NUMBER, CANARY_PATIENT, CANARY_TEXT, NAMES, PERSONS, ROUNDS, SmallRun
-from wire_search import found, json_documents, keys, numbers, windows
+from wire_search import found, from_silos, json_documents, keys, masked_inputs, numbers, windows
 
 from feddrm.contract import codec
 from feddrm.transport.recorder import Recorded, read_recording
@@ -20,7 +20,7 @@ def traffic(small: SmallRun) -> list[Recorded]:
 
 def test_the_recording_holds_the_whole_run(traffic: list[Recorded]) -> None:
     methods = {message.method.rsplit("/", 1)[-1] for message in traffic}
-    assert {"Attend", "Upload", "Route", "Ask", "Serve", "StartJob", "GetRelease"} <= methods
+    assert {"Attend", "Route", "Ask", "Serve", "StartJob", "GetRelease"} <= methods
     assert {message.direction for message in traffic} == {"received", "sent"}
 
 
@@ -51,7 +51,7 @@ def test_the_canary_word_travels_in_the_public_schema_only(traffic: list[Recorde
 
 
 def test_no_update_travels_unmasked(small: SmallRun, traffic: list[Recorded]) -> None:
-    uploads = b"".join(message.data for message in traffic if message.method.endswith("/Upload"))
+    sent = from_silos(traffic)
     checked = 0
     for name in NAMES:
         for path in (small.federation.directory / "kept" / name).glob("*.npy"):
@@ -59,9 +59,11 @@ def test_no_update_travels_unmasked(small: SmallRun, traffic: list[Recorded]) ->
             assert update.any(), "an update of zeros would make this test vacuous"
             for window in windows(update):
                 checked += 1
-                assert window not in uploads
+                assert window not in sent
     assert checked > 100
-    assert len(uploads) > 4 * 3 * ROUNDS * 20
+    vectors = masked_inputs(traffic)
+    assert len(vectors) >= 3 * ROUNDS, "west declines the plan"
+    assert all(len(vector) > 4 * 20 and vector in sent for vector in vectors)
 
 
 def test_no_exact_count_travels_in_any_readable_document(small: SmallRun, traffic: list[Recorded]) -> None:

@@ -9,7 +9,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from feddrm.contract import codec
+from feddrm.contract.messages import SiloFrame
 from feddrm.transport.recorder import Recorded
+from secagg.wire import Step
 
 
 def encodings(secret: bytes) -> Iterator[bytes]:
@@ -26,6 +29,18 @@ def found(traffic: Iterable[Recorded], secret: bytes) -> list[str]:
     """The methods of the messages that hold a secret in any form."""
     forms = [form for form in encodings(secret) if len(form) >= 4]
     return [message.method for message in traffic if any(form in message.data for form in forms)]
+
+
+def from_silos(traffic: Iterable[Recorded]) -> bytes:
+    """All that silos sent, whatever it travelled in."""
+    return b"".join(m.data for m in traffic if m.direction == "received" and "SiloService" in m.method)
+
+
+def masked_inputs(traffic: Iterable[Recorded]) -> list[bytes]:
+    """The masked inputs that travelled with their frames."""
+    attended = (m for m in traffic if m.direction == "received" and m.method.endswith("/Attend"))
+    events = [codec.SILO_EVENT.decode(message.data) for message in attended]
+    return [e.frame.attachment for e in events if isinstance(e, SiloFrame) and e.frame.step == Step.MASKED]
 
 
 def windows(vector: NDArray[np.int64]) -> Iterator[bytes]:

@@ -38,7 +38,7 @@ signeds = st.builds(
         unique_by=lambda s: s.key,
     ).map(tuple),
 )
-ATTACHED = (Step.KEYS, Step.SHARES, Step.ABORT)
+ATTACHED = (Step.KEYS, Step.SHARES, Step.MASKED, Step.PUBLISH, Step.ABORT)
 
 
 def frames_of(steps: list[Step], attachments: st.SearchStrategy[bytes]) -> st.SearchStrategy[Frame]:
@@ -322,6 +322,8 @@ REFUSED: list[tuple[Any, Any, dict[str, Any]]] = [
     *((codec.FRAME, FRAME, {"step": int(s), "attachment": b"x"}) for s in Step if s not in ATTACHED),
     (codec.FRAME, FRAME, {"step": int(Step.KEYS), "attachment": bytes(MAXIMUM_PROOF + 1)}),
     (codec.FRAME, FRAME, {"step": int(Step.SHARES), "attachment": bytes(99 * CIPHERTEXT_SIZE + 1)}),
+    (codec.FRAME, FRAME, {"step": int(Step.MASKED), "attachment": bytes(m.SMALL_VECTOR + 1)}),
+    (codec.FRAME, FRAME, {"step": int(Step.PUBLISH), "attachment": bytes(m.SMALL_VECTOR + 1)}),
     (codec.FRAME, FRAME, {"step": int(Step.ABORT), "attachment": bytes(MAXIMUM_EVIDENCE + 1)}),
     (codec.SIGNED, SIGNED, {"signatures": []}),
     (codec.SIGNED, SIGNED, {"signatures": [common_pb2.Signature(key=HASH, signature=bytes(64))] * 2}),
