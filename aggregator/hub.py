@@ -21,7 +21,7 @@ from aggregator.events import Detached, Event, FromSilo, Send
 from aggregator.limits import RateLimit
 from feddrm.contract import codec
 from feddrm.contract.errors import MalformedError, NotAuthorisedError, UnreachableError
-from feddrm.contract.messages import Chunk, CoordinatorEvent, Ready, SiloEvent, StepFrames, UploadReceipt
+from feddrm.contract.messages import Chunk, CoordinatorEvent, Publish, Ready, SiloEvent, StepFrames, UploadReceipt
 from feddrm.transport.status import BusyError
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ _FIRST_EVENT_SECONDS: Final = 20.0
 _QUEUE: Final = 1000
 _LONGEST_WAIT: Final = 3600.0
 _BATCH: Final = 256
+_IN_ONE_BREATH: Final = 4
 _FILE_WORKERS: Final = 8
 _UPLOADS_AT_ONCE: Final = 4
 _CHUNKS_A_CHECK: Final = 16
@@ -99,16 +100,15 @@ class Hub:
         self._streams: dict[str, Stream] = {}
         self._uploading: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
-        self._due: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopping = False
         self._events = RateLimit(rate=50, burst=500, what="events")
         self._chunks = RateLimit(rate=500, burst=5000, what="chunks")
         self.failed = asyncio.Event()
 
     def start(self) -> None:
         """Begin to watch deadlines."""
-        self._due = time.monotonic()
-        self._spawn(self._watch())
+        self._arm(0)
 
     def close_streams(self) -> None:
         """End all control streams; silos connect again when a coordinator is there."""
@@ -117,6 +117,8 @@ class Hub:
 
     async def stop(self) -> None:
         """Finish what the workers are doing. The engine's state is on disk already."""
+        self._stopping = True
+        self._arm(None)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -137,12 +139,15 @@ class Hub:
         Raises:
             FeddrmError: an operator's order is refused.
         """
+        await self._enqueue(event)
+
+    def _enqueue(self, event: Event) -> asyncio.Future[None]:
         waiting = _Waiting(event, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if not self._draining:
             self._draining = True
             self._spawn(self._drain())
-        await waiting.done
+        return waiting.done
 
     async def _drain(self) -> None:
         """Act on all that waits. A task of its own: whoever waits for an event may be cancelled, the others' go on."""
@@ -190,8 +195,7 @@ class Hub:
                 stream = self._streams.get(silo)
                 if stream is not None:
                     stream.put(message)
-            self._due = None if acted.wait_ms is None else time.monotonic() + acted.wait_ms / 1000
-            self._changed.set()
+            self._arm(acted.wait_ms)
 
     async def attend(self, silo: str, events: AsyncIterator[SiloEvent]) -> AsyncGenerator[Any, None]:
         """One control stream: what the silo sends comes in as `events`, what it gets goes out as protobuf messages.
@@ -233,12 +237,24 @@ class Hub:
                 return
 
     async def _read(self, silo: str, stream: Stream, first: Ready, events: AsyncIterator[SiloEvent]) -> None:
-        await self.submit(FromSilo(silo, first))
+        # What a silo says in one breath (an ack, and that it is ready) shares a write to the disk.
+        room = asyncio.Semaphore(_IN_ONE_BREATH)
+
+        def settled(done: asyncio.Future[None]) -> None:
+            room.release()
+            if not done.cancelled() and (problem := done.exception()) is not None:
+                stream.close(problem)
+
+        async def enter(event: SiloEvent) -> None:
+            await room.acquire()
+            self._enqueue(FromSilo(silo, event)).add_done_callback(settled)
+
+        await enter(first)
         async for event in events:
             self._events.charge(silo, 1, time.monotonic())
             if self._streams.get(silo) is not stream:
                 break
-            await self.submit(FromSilo(silo, event))
+            await enter(event)
 
     async def upload(self, silo: str, chunks: AsyncIterator[Chunk]) -> UploadReceipt:
         """Take chunks of a masked input; says how much is held, durably.
@@ -301,22 +317,25 @@ class Hub:
         if not task.cancelled() and task.exception() is not None:
             log.error("A background task failed", exc_info=task.exception())
 
-    async def _watch(self) -> None:
-        while True:
-            self._changed.clear()
-            wait = _LONGEST_WAIT if self._due is None else min(_LONGEST_WAIT, self._due - time.monotonic())
-            if wait <= 0:
-                try:
-                    await self._deliver(lambda engine: engine.tick())
-                except BusyError as error:
-                    log.error("%s; trying again", error)
-                    await asyncio.sleep(_RETRY_SECONDS)
-                continue
+    def _arm(self, wait_ms: int | None) -> None:
+        """Call `tick` when the next deadline has passed, and not at the one before it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wait_ms is not None and not self._stopping:
             # One millisecond more than asked: clocks of event loop and wall do not tick together.
-            # Not wait_for, which in Python 3.11 swallows a cancellation that meets the event (bpo-37658).
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait + 0.001):
-                    await self._changed.wait()
+            wait = min(_LONGEST_WAIT, wait_ms / 1000) + 0.001
+            self._timer = asyncio.get_running_loop().call_later(wait, lambda: self._spawn(self._tick()))
+
+    async def _tick(self) -> None:
+        while True:
+            try:
+                await self._deliver(lambda engine: engine.tick())
+            except BusyError as error:
+                log.error("%s; trying again", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                return
 
 
 def _acted(engine: Engine, sends: tuple[Send, ...]) -> _Acted:
@@ -337,8 +356,14 @@ def _acted(engine: Engine, sends: tuple[Send, ...]) -> _Acted:
 
 
 def _identity(event: CoordinatorEvent) -> int:
-    # All steps but R2 send the very same frames to everybody.
-    return id(event.frames) if isinstance(event, StepFrames) else id(event)
+    # All steps but R2 send the very same frames to everybody, and there is one sum.
+    match event:
+        case StepFrames(frames=frames):
+            return id(frames)
+        case Publish(frame=frame):
+            return id(frame)
+        case _:
+            return id(event)
 
 
 def _expected(engine: Engine, silo: str) -> int:

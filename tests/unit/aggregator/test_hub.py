@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from coordinator_harness import World
 
+from aggregator import eventlog
 from aggregator import hub as hubs
-from aggregator.events import FromSilo, JobStopped, Stamp
+from aggregator.events import Detached, FromSilo, JobStopped, Stamp
 from aggregator.hub import Hub
 from feddrm.contract.chunks import iter_chunks
 from feddrm.contract.errors import FeddrmError, InputError, NotAuthorisedError, UnreachableError
-from feddrm.contract.messages import Chunk
+from feddrm.contract.messages import Chunk, Ready, SiloEvent
+from feddrm.contract.names import SiloId
 from feddrm.transport.status import BusyError
 from secagg.wire import Step
 
@@ -173,3 +176,59 @@ def test_a_disk_that_takes_no_events_refuses_them_and_goes_on_afterwards(
 
     asyncio.run(scenario())
     world.run(lambda: len(world.job.outcomes) == 1)
+
+
+def test_a_silo_whose_word_the_disk_does_not_take_hears_of_it_at_once(world: World) -> None:
+    """Not with its next word: it might wait for an answer and say nothing more."""
+    at_masked(world)
+    database = world.engine.store._database
+    database.execute(f"PRAGMA max_page_count={database.execute('PRAGMA page_count').fetchone()[0]}")
+    ready = world.silos["site-1"].ready()
+
+    async def says_much_and_waits() -> AsyncIterator[SiloEvent]:
+        for _ in range(400):
+            yield ready
+        await asyncio.sleep(3600)
+
+    async def scenario() -> None:
+        hub = Hub(world.engine)
+        with pytest.raises(BusyError, match="cannot be written"):
+            async for _ in hub.attend("site-1", says_much_and_waits()):
+                pass
+        assert not world.engine.failed
+        await hub.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 300))
+    database.execute("PRAGMA max_page_count=1000000")
+    world.run(lambda: len(world.job.outcomes) == 1)
+
+
+def test_what_a_silo_says_in_one_breath_keeps_its_order(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_masked(world)
+    store, writes = world.engine.store, []
+    append = store.append
+
+    def counted(entries: Sequence[tuple[Stamp, str, bytes]]) -> tuple[int, ...]:
+        writes.append(len(entries))
+        return append(entries)
+
+    monkeypatch.setattr(store, "append", counted)
+    before = max((logged.seq for logged in store.events(0)), default=0)
+    ready = world.silos["site-1"].ready()
+
+    async def says_much() -> AsyncIterator[SiloEvent]:
+        for size in range(40):
+            yield replace(ready, witnessed=((SiloId("site-2"), size),))
+
+    async def scenario() -> None:
+        hub = Hub(world.engine)
+        async for _ in hub.attend("site-1", says_much()):
+            pass
+        await hub.submit(Detached("site-1"))
+        await hub.stop()
+
+    asyncio.run(scenario())
+    logged = [eventlog.decode(event.kind, event.body) for event in store.events(before)]
+    sizes = [e.event.witnessed[0][1] for e in logged if isinstance(e, FromSilo) and isinstance(e.event, Ready)]
+    assert sizes == list(range(40))
+    assert len(writes) < 40
