@@ -2,8 +2,13 @@
 
 The coordinator is `feddrm-aggregator serve` itself, with SQLite and fsync as always. A silo is the agent itself, with
 policy, budget, ledger and its database, all durable, but for the two things that are no part of a sum: the update is
-given instead of trained, and the send slots that hide how long training took are 0. A sum lasts from the announcement,
-as the coordinator's journal has it, until the last silo has verified, applied and stored the sum.
+given instead of trained, and the send slots that hide how long training took are 0.
+
+Two times are taken of every round, both by the clock of this machine. A *sum* lasts from the announcement (R0), as the
+coordinator's journal has it, until the last silo has verified, applied and stored the sum: the six steps of the
+protocol, and in between what a silo may not put off, RESERVE and COMMIT in its ledger and the proofs of all peers'
+ledgers. A *round* lasts from one announcement to the next: acks, certification, the RELEASE leaf and the coordinator's
+checkpoint as well.
 
 Bytes are counted by a TCP proxy, in a run of its own: all that passes the sockets, TLS and HTTP/2 included.
 """
@@ -78,8 +83,8 @@ class Run:
         self.logs = root
 
     def measure(self, patience: float = _PATIENCE_SECONDS) -> dict[str, Any]:
-        """Run all sums; returns the seconds of each but the first, CPU seconds a sum, and the bytes that
-        one silo sends for a sum (at most; 0 where they are not counted)."""
+        """Run all sums; returns the seconds of each sum and of each whole round but the first, CPU seconds a round,
+        and the bytes that one silo sends for a sum (at most; 0 where they are not counted)."""
         house, signed = self.house, sign_plan(self.plan, load_operator_home(self.house.operator).key)
         with ExitStack() as stack:
             if self.proxy is not None:
@@ -103,7 +108,7 @@ class Run:
             sums = len(self._verified())
         used = [(b - a) / counted for a, b in zip(before, after, strict=True)]
         return {
-            "seconds": self._seconds(),
+            **self._seconds(),
             "cpu_coordinator_s": used[0],
             "cpu_silo_s": statistics.mean(used[1:]),
             "bytes_up": sent / sums,
@@ -141,13 +146,17 @@ class Run:
                 raise TimeoutError(f"{len(self._verified())} of {rounds} sums after {patience:.0f} s")
             time.sleep(0.2)
 
-    def _seconds(self) -> list[float]:
+    def _seconds(self) -> dict[str, list[float]]:
         announced: dict[int, float] = {}
         for when, text in read_journal(self.house.server, 1_000_000):
             found = _ANNOUNCED.match(text)
             if found:
                 announced.setdefault(int(found[1]), when / 1000)
-        return [when - announced[number] for number, when in sorted(self._verified().items()) if number > WARM_UP]
+        measured = [(number, when) for number, when in sorted(self._verified().items()) if number > WARM_UP]
+        return {
+            "seconds": [when - announced[number] for number, when in measured],
+            "rounds": [announced[number + 1] - announced[number] for number, _ in measured if number + 1 in announced],
+        }
 
 
 def row(words32: int, sums: int) -> dict[str, Any]:
@@ -156,13 +165,14 @@ def row(words32: int, sums: int) -> dict[str, Any]:
         timed = Run(Path(folder), words32, sums).measure()
     with tempfile.TemporaryDirectory() as folder:
         counted = Run(Path(folder), words32, 3, counted=True).measure()
-    cuts = statistics.quantiles(timed["seconds"], n=10)
     return {
         "n": words32,
         "silos": SILOS,
         "sums": len(timed["seconds"]),
         "p50_ms": 1000 * statistics.median(timed["seconds"]),
-        "p90_ms": 1000 * cuts[-1],
+        "p90_ms": 1000 * statistics.quantiles(timed["seconds"], n=10)[-1],
+        "round_p50_ms": 1000 * statistics.median(timed["rounds"]),
+        "round_p90_ms": 1000 * statistics.quantiles(timed["rounds"], n=10)[-1],
         "coordinator_cpu_ms": 1000 * timed["cpu_coordinator_s"],
         "silo_cpu_ms": 1000 * timed["cpu_silo_s"],
         "bytes_up_per_silo": round(counted["bytes_up"]),
