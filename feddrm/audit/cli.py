@@ -51,13 +51,14 @@ def verify(
 ) -> None:
     """Check signatures, trees, plans, witnesses and caps, and recompute every epsilon from its events.
 
-    Each bundle is also held against what the others witnessed of it, and against the coordinator's transcripts. Exit
-    code 6 if anything fails.
+    Each bundle is also held against what the others witnessed of it, and against what hospitals acknowledged in the
+    coordinator's transcripts. A transcript that does not hold fails itself and no ledger. Exit code 6 if anything
+    fails.
     """
     anchor = read_root(root, fingerprint)
-    verdicts = judge(anchor, read_exhibits(bundles), transcripts or ())
-    emit(form, verdict_json(anchor, verdicts), verdict_text(anchor, verdicts))
-    if not all(verdict.verified for verdict in verdicts):
+    judged = judge(anchor, read_exhibits(bundles), transcripts or ())
+    emit(form, verdict_json(anchor, judged), verdict_text(anchor, judged))
+    if not judged.verified:
         raise typer.Exit(ExitCode.VERIFICATION)
 
 
@@ -172,7 +173,7 @@ def opening(
     commits to something else.
     """
     anchor, exhibits = read_root(root, fingerprint), read_exhibits(bundles)
-    verdict, opened = judge(anchor, exhibits)[0], judge_opening(read_opening(file), exhibits[0])
+    verdict, opened = judge(anchor, exhibits).ledgers[0], judge_opening(read_opening(file), exhibits[0])
     text = opened.says if verdict.verified else f"{opened.says}\nNOT VERIFIED: {exhibits[0].path} (feddrm-audit verify)"
     document = {
         "opens": opened.holds,
@@ -220,11 +221,11 @@ def report(
     from feddrm.audit.report import render_report
 
     anchor = read_root(root, fingerprint)
-    verdicts = judge(anchor, read_exhibits(bundles), transcripts or ())
-    atomic_write(html, render_report(anchor, verdicts, now_ms=now_ms()).encode())
-    verified = all(verdict.verified for verdict in verdicts)
-    emit(form, {"file": str(html), "verified": verified}, f"{'Verified' if verified else 'NOT VERIFIED'}: see {html}")
-    if not verified:
+    judged = judge(anchor, read_exhibits(bundles), transcripts or ())
+    atomic_write(html, render_report(anchor, judged, now_ms=now_ms()).encode())
+    said = f"{'Verified' if judged.verified else 'NOT VERIFIED'}: see {html}"
+    emit(form, {"file": str(html), "verified": judged.verified}, said)
+    if not judged.verified:
         raise typer.Exit(ExitCode.VERIFICATION)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from feddrm.audit.exhibit import Exhibit
 from feddrm.audit.heads import charged_by, check_held, only_itself, witnesses_of
-from feddrm.audit.transcripts import Testimony, check_transcript, hear
+from feddrm.audit.transcripts import Testimony, check_file, check_transcript, hear
 from feddrm.contract.charge import charge, round_event
 from feddrm.contract.errors import FeddrmError, VerificationError
 from feddrm.contract.kit import FederationRoot
@@ -60,11 +60,38 @@ class Verdict:
         return all(check.passed for check in self.checks)
 
 
-def judge(anchor: FederationRoot, exhibits: Sequence[Exhibit], transcripts: Sequence[Path] = ()) -> tuple[Verdict, ...]:
+@dataclass(frozen=True, slots=True)
+class TranscriptVerdict:
+    """All checks of one file of the coordinator's. What fails here speaks against no hospital."""
+
+    path: Path
+    checks: tuple[Check, ...]
+
+    @property
+    def verified(self) -> bool:
+        """Whether nothing failed."""
+        return all(check.passed for check in self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdicts of the hospitals' ledgers and of the coordinator's transcripts, each in the order given."""
+
+    ledgers: tuple[Verdict, ...]
+    transcripts: tuple[TranscriptVerdict, ...]
+
+    @property
+    def verified(self) -> bool:
+        """Whether nothing failed anywhere."""
+        return all(one.verified for one in self.ledgers) and all(one.verified for one in self.transcripts)
+
+
+def judge(anchor: FederationRoot, exhibits: Sequence[Exhibit], transcripts: Sequence[Path] = ()) -> Judgement:
     """Verify all bundles together; each one's peers are the witnesses of its ledger.
 
     Args:
-        transcripts: files of the coordinator's, against which the ledgers are held as well.
+        transcripts: files of the coordinator's. Ledgers are held against the acknowledgements in them, and their own
+            claims against the ledgers.
 
     Raises:
         InputError: a file is no transcript.
@@ -72,8 +99,13 @@ def judge(anchor: FederationRoot, exhibits: Sequence[Exhibit], transcripts: Sequ
     rosters: list[Roster | str] = [_roster(anchor, exhibit.bundle.roster) for exhibit in exhibits]
     believed = believed_rosters(anchor, exhibits)
     agreed, contested = _published(exhibits, believed)
-    court = _Court(anchor, believed, exhibits, agreed, contested, {}, hear(anchor, transcripts, believed))
-    return tuple(_judge(court, exhibit, roster) for exhibit, roster in zip(exhibits, rosters, strict=True))
+    heard = hear(anchor, transcripts, believed)
+    court = _Court(anchor, believed, exhibits, agreed, contested, {}, heard)
+    ledgers = tuple(_judge(court, exhibit, roster) for exhibit, roster in zip(exhibits, rosters, strict=True))
+    voices = _voices(anchor, exhibits, believed)
+    return Judgement(
+        ledgers, tuple(TranscriptVerdict(one.path, tuple(check_file(one, heard, voices))) for one in heard.files)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +156,6 @@ def _judge(court: _Court, exhibit: Exhibit, own: Roster | str) -> Verdict:
         elsewhere=court.agreed,
         contested=court.contested,
     )
-    checks += (Check("transcript", False, None, fault) for fault in court.heard.faults)
     leaves = _signed_leaves(exhibit, believed)
     checks += check_transcript(leaves, identities_of(exhibit.silo, believed), court.heard)
     if any(not check.passed and check.name in _NO_FIGURES for check in checks):
@@ -162,6 +193,15 @@ def _published(
         else:
             contested[place] = len(counts)
     return agreed, contested
+
+
+def _voices(anchor: FederationRoot, exhibits: Sequence[Exhibit], believed: Sequence[Roster]) -> dict[str, list[Leaf]]:
+    """What each hospital signed, by its name: the leaves of all its bundles."""
+    voices: defaultdict[str, list[Leaf]] = defaultdict(list)
+    for exhibit in exhibits:
+        if exhibit.bundle.origin == f"feddrm/{anchor.federation}/{exhibit.silo}":
+            voices[exhibit.silo] += _signed_leaves(exhibit, believed)
+    return voices
 
 
 def _signed_leaves(exhibit: Exhibit, believed: Sequence[Roster]) -> list[Leaf]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from feddrm.audit.court import Verdict
+from feddrm.audit.court import Judgement, Verdict
 from feddrm.audit.exhibit import Exhibit
 from feddrm.audit.forks import Fork
 from feddrm.audit.leaves import Difference, Relation
@@ -15,30 +15,41 @@ from privacy.summary import JobSummary
 from privacy.verify import Check
 
 
-def verdict_text(anchor: FederationRoot, verdicts: Sequence[Verdict]) -> str:
+def verdict_text(anchor: FederationRoot, judged: Judgement) -> str:
     """One line a check; PASS, FAIL, or NOTE for what could not be checked."""
+    verdicts = judged.ledgers
     lines = [f"Federation {anchor.federation}, fingerprint {anchor.fingerprint}"]
     for verdict in verdicts:
         lines.append(f"\n{verdict.exhibit.silo}  ({verdict.exhibit.path})")
-        lines += [f"  {status_of(check)}  {_where(check):<10}{check.name}: {check.message}" for check in verdict.checks]
+        lines += map(_check_line, verdict.checks)
         lines += [f"        {line}" for job in verdict.jobs for line in _job_lines(job)]
+    for said in judged.transcripts:
+        lines.append(f"\nthe coordinator's transcript  ({said.path})")
+        lines += map(_check_line, said.checks)
     bad = [verdict.exhibit.silo for verdict in verdicts if not verdict.verified]
+    lines.append("")
     if bad:
-        lines.append(f"\nNOT VERIFIED: {', '.join(bad)}")
+        lines.append(f"NOT VERIFIED: {', '.join(bad)}")
     else:
         count = len({verdict.exhibit.bundle.origin for verdict in verdicts})
-        lines.append(f"\nVerified: {count} ledger{'s' if count != 1 else ''}.")
+        lines.append(f"Verified: {count} ledger{'s' if count != 1 else ''}.")
+    lines += [f"NOT VERIFIED: the coordinator's transcript {s.path}" for s in judged.transcripts if not s.verified]
     lines.append("A ledger shows what was charged; that the noise was drawn no ledger can show.")
     return printable("\n".join(lines))
 
 
-def verdict_json(anchor: FederationRoot, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The same as one object. `epsilon_spent` is recomputed from events; null where leaves follow no signed plan."""
+def verdict_json(anchor: FederationRoot, judged: Judgement) -> dict[str, Any]:
+    """The same as one object. `epsilon_spent` is recomputed from events; null where leaves follow no signed plan.
+    `verified` at the top is true if all ledgers and all transcripts are."""
     return {
         "federation": anchor.federation,
         "fingerprint": anchor.fingerprint,
-        "verified": all(verdict.verified for verdict in verdicts),
-        "ledgers": [_ledger_json(verdict) for verdict in verdicts],
+        "verified": judged.verified,
+        "ledgers": [_ledger_json(verdict) for verdict in judged.ledgers],
+        "transcripts": [
+            {"file": str(said.path), "verified": said.verified, "checks": [_check_json(check) for check in said.checks]}
+            for said in judged.transcripts
+        ],
     }
 
 
@@ -49,8 +60,9 @@ def status_of(check: Check) -> str:
     return "NOTE" if check.note else "PASS"
 
 
-def _where(check: Check) -> str:
-    return "" if check.leaf is None else f"leaf {check.leaf}"
+def _check_line(check: Check) -> str:
+    where = "" if check.leaf is None else f"leaf {check.leaf}"
+    return f"  {status_of(check)}  {where:<10}{check.name}: {check.message}"
 
 
 def _job_lines(job: JobSummary) -> list[str]:
@@ -94,10 +106,17 @@ def _ledger_json(verdict: Verdict) -> dict[str, Any]:
             }
             for job in jobs
         ],
-        "checks": [
-            {"name": c.name, "status": status_of(c), "passed": c.passed, "leaf": c.leaf, "message": c.message}
-            for c in verdict.checks
-        ],
+        "checks": [_check_json(check) for check in verdict.checks],
+    }
+
+
+def _check_json(check: Check) -> dict[str, Any]:
+    return {
+        "name": check.name,
+        "status": status_of(check),
+        "passed": check.passed,
+        "leaf": check.leaf,
+        "message": check.message,
     }
 
 

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 
 from feddrm.audit.chart import Chart, draw
-from feddrm.audit.court import Verdict, believed_rosters
+from feddrm.audit.court import Judgement, TranscriptVerdict, Verdict, believed_rosters
 from feddrm.audit.mechanisms import mechanisms
 from feddrm.audit.present import status_of
 from feddrm.audit.words import ADVERSARIES, CHECKS, GLOSSARY, UNPROTECTED
@@ -29,6 +30,7 @@ from feddrm.contract.kit import FederationRoot
 from feddrm.contract.roster import Roster
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan, verify_plan
+from feddrm.contract.transcript import MAXIMUM_TRANSCRIPT
 from privacy.bundle import MAXIMUM_BUNDLE
 from privacy.leaves import Plan, Record
 from privacy.leaves import Plan as PlanLeaf
@@ -68,16 +70,33 @@ class Hospital:
         return sum(job.spent_alone.pld for job in self.verdict.jobs)
 
 
-def render_report(anchor: FederationRoot, verdicts: Sequence[Verdict], *, now_ms: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One transcript of the coordinator's as the report shows it."""
+
+    verdict: TranscriptVerdict
+    digest: str
+
+    @property
+    def failures(self) -> int:
+        """How many checks failed."""
+        return sum(not check.passed for check in self.verdict.checks)
+
+
+def render_report(anchor: FederationRoot, judged: Judgement, *, now_ms: int) -> str:
     """The report.
 
     Args:
         anchor: the federation's root, as given.
-        verdicts: of all bundles, judged together.
+        judged: all bundles and transcripts, together.
         now_ms: the time to print on it (milliseconds since the epoch).
     """
+    verdicts = judged.ledgers
     exhibits = [verdict.exhibit for verdict in verdicts]
     hospitals = [_hospital(verdict) for verdict in verdicts]
+    checks = [check for verdict in verdicts for check in verdict.checks]
+    checks += (check for said in judged.transcripts for check in said.checks)
+    transcripts = [Said(one, _digest(one.path, MAXIMUM_TRANSCRIPT)) for one in judged.transcripts]
     rosters: tuple[Roster, ...] = believed_rosters(anchor, exhibits)
     largest = max((hospital.spent for hospital in hospitals if hospital.verdict.life), default=0.0)
     return (
@@ -88,9 +107,10 @@ def render_report(anchor: FederationRoot, verdicts: Sequence[Verdict], *, now_ms
             date=datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%-d %B %Y, %H:%M UTC"),
             hospitals=hospitals,
             ledgers=len({exhibit.bundle.origin for exhibit in exhibits}),
-            verified=all(verdict.verified for verdict in verdicts),
-            notes=sum(check.note for verdict in verdicts for check in verdict.checks),
-            checks=sum(len(verdict.checks) for verdict in verdicts),
+            transcripts=transcripts,
+            verified=judged.verified,
+            notes=sum(check.note for check in checks),
+            checks=len(checks),
             roster=rosters[0] if rosters else None,
             plans=_plans(anchor, verdicts),
             largest=largest,
@@ -104,13 +124,17 @@ def render_report(anchor: FederationRoot, verdicts: Sequence[Verdict], *, now_ms
 
 
 def _hospital(verdict: Verdict) -> Hospital:
-    digest = hashlib.sha256(read_bounded(verdict.exhibit.path, limit=MAXIMUM_BUNDLE)).hexdigest()
+    digest = _digest(verdict.exhibit.path, MAXIMUM_BUNDLE)
     if verdict.life is None:
         return Hospital(verdict, (), None, (), digest)
     records = [Record.decode(body) for body in verdict.exhibit.bundle.leaves]
     moments = course(records)
     plans = tuple(record.leaf for record in records if isinstance(record.leaf, Plan))
     return Hospital(verdict, moments, draw(moments), plans, digest)
+
+
+def _digest(path: Path, limit: int) -> str:
+    return hashlib.sha256(read_bounded(path, limit=limit)).hexdigest()
 
 
 def _plans(anchor: FederationRoot, verdicts: Sequence[Verdict]) -> list[SignedPlan]:

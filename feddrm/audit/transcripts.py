@@ -1,12 +1,15 @@
 """The coordinator's transcripts, held against the hospitals' ledgers.
 
 The coordinator's word counts for nothing by itself: a published sum counts because as many hospitals as the plan
-demands signed it, and only a lost round rests on the round key. What a hospital acknowledged it must have charged.
+demands signed it. Only such acknowledgements speak against a ledger, and what a hospital acknowledged it must have
+charged. What rests on the round key alone, or does not hold at all, speaks against nobody but the coordinator: a lost
+round that ledgers hold as released is a fault of the transcript.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,19 +23,34 @@ from feddrm.contract.signed import signers
 from feddrm.contract.signed_plan import verify_plan
 from feddrm.contract.transcript import MAXIMUM_TRANSCRIPT, JobRecord, read_transcript
 from privacy.checks import Check
+from privacy.handover import Carry
 from privacy.history import Place, Published
-from privacy.leaves import Commit, Leaf, Release
+from privacy.leaves import Abort, AbortReason, Commit, Leaf, Release
+
+
+@dataclass(slots=True)
+class Transcript:
+    """One file: how many rounds in it are acknowledged, which it declares lost (by plan and number, with the job's
+    name), and in words what could not be believed."""
+
+    path: Path
+    acknowledged: int = 0
+    lost: dict[tuple[bytes, int], str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Testimony:
-    """What transcripts prove: published rounds with the keys that acknowledged each, rounds declared lost, how far each
-    job goes, and in words what could not be believed."""
+    """What transcripts prove together: published rounds with the keys that acknowledged each, and how far each job
+    goes; and every file by itself."""
 
     published: dict[Place, tuple[Published, frozenset[bytes]]] = field(default_factory=dict)
-    lost: set[tuple[bytes, int]] = field(default_factory=set)
     rounds: dict[bytes, int] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
+    files: list[Transcript] = field(default_factory=list)
+
+    def lost(self, plan: bytes, number: int) -> bool:
+        """Whether a transcript declares a round lost."""
+        return any((plan, number) in one.lost for one in self.files)
 
 
 def hear(anchor: FederationRoot, paths: Sequence[Path], rosters: Sequence[Roster]) -> Testimony:
@@ -46,6 +64,8 @@ def hear(anchor: FederationRoot, paths: Sequence[Path], rosters: Sequence[Roster
     """
     heard = Testimony()
     for path in paths:
+        file = Transcript(path)
+        heard.files.append(file)
         keys = [roster.round_key for roster in rosters]
         try:
             records = read_transcript(
@@ -56,34 +76,35 @@ def hear(anchor: FederationRoot, paths: Sequence[Path], rosters: Sequence[Roster
                 f"{path} is not a transcript: {error.message}", remedy="feddrm-aggregator transcript makes them."
             ) from error
         except FeddrmError as error:
-            heard.faults.append(f"{path.name}: {error.message}")
+            file.faults.append(error.message)
             continue
         for record in records:
-            _hear(anchor, path, record, heard)
+            _hear(anchor, file, record, heard)
     return heard
 
 
-def _hear(anchor: FederationRoot, path: Path, record: JobRecord, heard: Testimony) -> None:
+def _hear(anchor: FederationRoot, file: Transcript, record: JobRecord, heard: Testimony) -> None:
     try:
         plan = verify_plan(record.plan, federation=anchor.federation, operator=anchor.operator)
         roster = verify_roster(record.roster, federation=anchor.federation, operator=anchor.operator)
     except FeddrmError as error:
-        heard.faults.append(f"{path.name}: {error.message}")
+        file.faults.append(error.message)
         return
     heard.rounds[plan.hash] = max(heard.rounds.get(plan.hash, 0), len(record.outcomes))
     for number, outcome in enumerate(record.outcomes, start=1):
         try:
             said = verify_outcome(outcome, plan.plan, roster, plan_hash=plan.hash)
         except FeddrmError as error:
-            heard.faults.append(f"{path.name}: round {number} of {plan.plan.name}: {error.message}")
+            file.faults.append(f"round {number} of {plan.plan.name}: {error.message}")
             continue
         if said.round != number:
-            heard.faults.append(f"{path.name}: round {said.round} of {plan.plan.name} stands in the place of {number}")
+            file.faults.append(f"round {said.round} of {plan.plan.name} stands in the place of {number}")
         elif isinstance(said, Ack):
             keys = frozenset(key for ack in outcome.acks for key in signers(ack, labels.ROUND_ACK))
             heard.published[plan.hash, said.stage, number] = Published(said.sum, said.model), keys
+            file.acknowledged += 1
         else:
-            heard.lost.add((plan.hash, number))
+            file.lost[plan.hash, number] = plan.plan.name
 
 
 def check_transcript(leaves: Sequence[Leaf], keys: Sequence[bytes], heard: Testimony) -> Iterator[Check]:
@@ -106,14 +127,16 @@ def check_transcript(leaves: Sequence[Leaf], keys: Sequence[bytes], heard: Testi
                 faults += 1
                 message = f"{where} led to another sum or model than the hospitals acknowledged to the coordinator"
                 yield Check("transcript", False, number, message)
-        elif (leaf.plan, leaf.round) in heard.lost:
-            faults += 1
-            yield Check("transcript", False, number, f"{where} was declared lost, and no hospital's ack says otherwise")
+        elif heard.lost(leaf.plan, leaf.round):
+            message = f"{where} is lost by the coordinator's word, which proves nothing: see its transcript"
+            yield Check("transcript", True, number, message, note=True)
         elif leaf.round > heard.rounds.get(leaf.plan, leaf.round):
             beyond += 1
+    # A ledger that answers for a lost one charges the job in full, and has none of its rounds.
+    carried = {leaf.plan for leaf in leaves if isinstance(leaf, Carry)}
     committed = {(leaf.plan, leaf.stage, leaf.round) for leaf in leaves if isinstance(leaf, Commit)}
     for place, (_, acknowledged) in heard.published.items():
-        if acknowledged & set(keys) and place not in committed:
+        if acknowledged & set(keys) and place not in committed and place[0] not in carried:
             faults += 1
             message = (
                 f"this hospital acknowledged the sum of round {place[2]} of stage {place[1]}, which the ledger does not"
@@ -126,3 +149,66 @@ def check_transcript(leaves: Sequence[Leaf], keys: Sequence[bytes], heard: Testi
     if compared and not faults:
         message = f"{compared} RELEASE leaves are what the hospitals acknowledged, by the coordinator's transcript"
         yield Check("transcript", True, None, message)
+
+
+def check_file(file: Transcript, heard: Testimony, ledgers: Mapping[str, Sequence[Leaf]]) -> Iterator[Check]:
+    """What speaks against a transcript itself: what does not hold in it, and rounds that it declares lost although
+    hospitals acknowledged them or their ledgers hold them as released.
+
+    An agent writes RELEASE only for a round that it saw acknowledged, so among honest hospitals no honest transcript
+    declares such a round lost.
+
+    Args:
+        ledgers: leaves under a head that the hospital signed, by its name.
+    """
+    for fault in file.faults:
+        yield Check("transcript", False, None, fault)
+    acknowledged = {(plan, number) for plan, _, number in heard.published}
+    released, lost = _ends(ledgers)
+    contradicted = 0
+    for place, job in file.lost.items():
+        where = f"round {place[1]} of {job} is declared lost, on the coordinator's word alone"
+        if place in acknowledged:
+            message = f"{where}; as many hospitals acknowledged it as the plan demands"
+        elif place in released:
+            message = f"{where}; {_against(released[place], lost[place] - set(released[place]))}"
+        else:
+            continue
+        contradicted += 1
+        yield Check("transcript", False, None, message)
+    if not file.faults and not contradicted:
+        message = f"{file.acknowledged} rounds are acknowledged by as many hospitals as their plan demands"
+        if file.lost:
+            message += f"; {len(file.lost)} are lost by the coordinator's word, which no ledger here contradicts"
+        yield Check("transcript", True, None, message)
+
+
+_Number = tuple[bytes, int]
+
+
+def _ends(
+    ledgers: Mapping[str, Sequence[Leaf]],
+) -> tuple[Mapping[_Number, Mapping[str, Published]], Mapping[_Number, set[str]]]:
+    """By which ledgers each round was released, with what result, and by which it was lost."""
+    released: defaultdict[_Number, dict[str, Published]] = defaultdict(dict)
+    lost: defaultdict[_Number, set[str]] = defaultdict(set)
+    for silo, leaves in ledgers.items():
+        for leaf in leaves:
+            if isinstance(leaf, Release):
+                released[leaf.plan, leaf.round][silo] = Published(leaf.sum, leaf.model)
+            elif isinstance(leaf, Abort) and leaf.reason is AbortReason.LOST:
+                lost[leaf.plan, leaf.round].add(silo)
+    return released, lost
+
+
+def _against(released: Mapping[str, Published], lost: set[str]) -> str:
+    said = f"released by the ledger{'s' if len(released) > 1 else ''} of {', '.join(sorted(released))}"
+    if len(set(released.values())) > 1:
+        said += ", which give different sums or models"
+    elif len(released) > 1:
+        said += ", which agree on its sum and model"
+    if lost:
+        said += f"; lost by the ledger{'s' if len(lost) > 1 else ''} of {', '.join(sorted(lost))}"
+    if lost or len(released) == 1:
+        said += "; no acknowledgement here decides between them"
+    return said

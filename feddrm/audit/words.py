@@ -15,7 +15,8 @@ CHECKS: Final = {
     "leaves": "Every entry is of a known kind and readable.",
     "key": "The ledger begins with its own name and key.",
     "recovery": "A new ledger answers for one that was lost, and charges its jobs in full.",
-    "transcript": "The results are those that the hospitals acknowledged to the coordinator, and all were charged.",
+    "transcript": "The results are those that the hospitals acknowledged to the coordinator, and all were charged. "
+    "Of the coordinator's own file: it holds, and no ledger or acknowledgement contradicts it.",
     "times": "Entries stand in the order of time.",
     "plan": "The job follows terms that the operator signed.",
     "caps": "The job stays below the limits that the hospital set for itself.",
