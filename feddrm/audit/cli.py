@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from feddrm.audit.budget import budget_json, budget_text, recompute_exhibit
-from feddrm.audit.canary import judge_runs, parse_seed, runs_json, runs_text
+from feddrm.audit.canary import judge_runs, parse_seed, read_terms, runs_json, runs_text
 from feddrm.audit.cases import case_json, case_text, judge_case
 from feddrm.audit.court import judge
 from feddrm.audit.exhibit import read_exhibit, read_exhibits, read_root
@@ -192,13 +192,22 @@ def canary(
     seed: Annotated[
         str | None, typer.Option("--seed", metavar="HEX", help="The seed that you gave the hospital beforehand.")
     ] = None,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="The signed plan whose training was to be run; needs --root.")
+    ] = None,
+    root: Annotated[Path | None, typer.Option("--root", help="The file federation.root, from the operator.")] = None,
+    fingerprint: Fingerprint = None,
     form: FormatOption = Format.TEXT,
 ) -> None:
     """Judge runs with canaries: a lower bound of epsilon at 99.9 % confidence, against the claim.
 
-    Exit code 6 if the bound exceeds the claim, the claim is below what its event costs, or the seed is another.
+    Without --plan, event and claim are the hospital's own word. Exit code 6 if the bound exceeds the claim, the claim
+    is below what its event costs, the seed is another, or the run is not of the plan's training at the plan's charge.
     """
-    judged = judge_runs(files, parse_seed(seed))
+    if (plan is None) != (root is None) or (fingerprint is not None and root is None):
+        raise UsageError("--plan and --root go together, and --fingerprint with them.")
+    terms = read_terms(read_root(root, fingerprint), plan) if plan is not None and root is not None else None
+    judged = judge_runs(files, parse_seed(seed), terms)
     emit(form, {"runs": runs_json(judged)}, runs_text(judged))
     if not all(one.passed for one in judged):
         raise typer.Exit(ExitCode.VERIFICATION)

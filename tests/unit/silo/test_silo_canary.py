@@ -66,6 +66,10 @@ def test_a_hospital_audits_its_trainer_and_an_auditor_judges(
     code, said = command(audit_app, "canary", out, "--seed", "cd" * 32)
     assert (code, said["runs"][0]["passed"]) == (6, False)
 
+    root = house.operator / "federation.root"
+    code, said = command(audit_app, "canary", out, "--seed", SEED, "--plan", plan, "--root", root)
+    assert (code, said["runs"][0]["terms_are_the_plans"], said["runs"][0]["departures"]) == (0, True, [])
+
     raw = json.loads(out.read_text())
     lowered = tmp_path / "lowered.json"
     lowered.write_text(out.read_text().replace(f'"claimed":{raw["claimed"]}', '"claimed":0.001'))
