@@ -47,6 +47,7 @@ from silo.effects import (
 from silo.offers import Offers
 from silo.peers import Heads
 from silo.permission import Permission
+from silo.proposals import Proposals
 from silo.releases import Releases
 from silo.rounds import Rounds
 from silo.session import Session
@@ -72,12 +73,12 @@ class Participant:
         self._outcomes = Outcomes(context, self._books)
         self._releases = Releases(context)
         self._tuning = Tuning(context, self._books)
+        self._proposals = Proposals(context, self._releases, self._permission, self._tuning)
         self._rounds = Rounds(context, self._books, self._outcomes, self._permission, self._tuning)
         self._work: Work | None = None
         self._data_ready = False
         self._data_problem = ""
         self._waiting_announce: tuple[Announce, int] | None = None
-        self._waiting_proposal: ReleaseProposal | None = None
 
     def start(self, now_ms: int) -> list[Effect]:
         """First call: settle what a process before this one left open."""
@@ -89,13 +90,15 @@ class Participant:
     @property
     def due_ms(self) -> int | None:
         """When `tick` is wanted, milliseconds since the epoch."""
-        return min((due for due in (self._rounds.due_ms, self._offers.due_ms) if due is not None), default=None)
+        dues = (self._rounds.due_ms, self._offers.due_ms, self._proposals.due_ms)
+        return min((due for due in dues if due is not None), default=None)
 
     @property
     def between_rounds(self) -> bool:
-        """Whether no session, training, reading or unanswered offer is in memory: a new start would lose nothing."""
+        """Whether no session, training, reading or unanswered question is in memory: a new start would lose nothing."""
         reading = not (self._data_ready or self._data_problem) and self._context.state.active_job() is not None
-        return not (reading or self._rounds.busy or self._tuning.busy or self._offers.busy)
+        parts = (self._rounds, self._tuning, self._proposals, self._offers)
+        return not (reading or any(part.busy for part in parts))
 
     @property
     def refusing(self) -> bool:
@@ -108,6 +111,10 @@ class Participant:
             effects = self._rounds.tick(self._work, now_ms) if self._work is not None else []
         except Exception as error:  # noqa: BLE001 - the boundary
             effects = [internal_error(error, "a round"), *self._collapse(None, now_ms)]
+        try:
+            effects += self._sign_due(now_ms)
+        except Exception as error:  # noqa: BLE001 - the boundary
+            effects.append(internal_error(error, "a release"))
         answers = self._offers.tick(now_ms)
         effects += [Send(answer) for answer in answers]
         return [*effects, self._ready()] if any(answer.accepted for answer in answers) else effects
@@ -119,6 +126,10 @@ class Participant:
         except Exception as error:  # noqa: BLE001 - the boundary
             effects = [internal_error(error, type(event).__name__), *self._collapse(event, now_ms)]
         return [*effects, *self.tick(now_ms)]
+
+    def _sign_due(self, now_ms: int) -> list[Effect]:
+        job = self._context.state.active_job() if self._proposals.busy else None
+        return [] if job is None else self._proposals.tick(job, self._work_of(job), now_ms)
 
     def _start(self, now_ms: int) -> list[Effect]:
         job = self._context.state.active_job()
@@ -254,8 +265,7 @@ class Participant:
 
     def _announce_again(self, job: Job, work: Work, now_ms: int) -> list[Effect]:
         """What waited for the records: an announcement, or a proposal that the personal head is tuned before."""
-        proposal, self._waiting_proposal = self._waiting_proposal, None
-        effects = [] if proposal is None else self._propose(proposal, job, work, now_ms)
+        effects = self._prepare_release(job, work, now_ms)
         waiting, self._waiting_announce = self._waiting_announce, None
         if waiting is None:
             return effects
@@ -274,16 +284,10 @@ class Participant:
         return self._rounds.announce(event, job, work, now_ms, asked_ms, problem=self._data_problem)
 
     def _propose(self, event: ReleaseProposal, job: Job, work: Work, now_ms: int) -> list[Effect]:
-        """Sign a release, once the personal head that answers for it is what the plan says."""
-        if not self._tuning.busy and (not self._tuning.due(job, work) or self._permission.problem(work, now_ms)):
-            return self._releases.propose(work, job, event)
-        if not self._data_ready and self._data_problem:
-            return self._releases.propose(work, job, event)
-        self._waiting_proposal = event
-        if self._tuning.busy or not self._data_ready:
-            return []
-        effects = self._tuning.begin(job, work, now_ms)
-        return effects if self._tuning.busy else [*effects, *self._propose(event, job, work, now_ms)]
+        return self._proposals.propose(event, job, work, now_ms, ready=self._data_ready, problem=self._data_problem)
+
+    def _prepare_release(self, job: Job, work: Work, now_ms: int) -> list[Effect]:
+        return self._proposals.proceed(job, work, now_ms, ready=self._data_ready, problem=self._data_problem)
 
     def _tuned(self, event: Tuned | TuningFailed, job: Job, work: Work, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
@@ -294,9 +298,7 @@ class Participant:
             if not self._tuning.failed(event.plan_hash, work, now_ms):
                 return []
             effects.append(Log(f"The personal head stays as training left it: {event.detail}", warning=True))
-        proposal, self._waiting_proposal = self._waiting_proposal, None
-        if proposal is not None:
-            effects += self._propose(proposal, job, work, now_ms)
+        effects += self._prepare_release(job, work, now_ms)
         return [*effects, *self._rounds.proceed(job, work, now_ms)]
 
     def _step(self, event: StepFrames | Publish, job: Job, work: Work, now_ms: int) -> list[Effect]:
@@ -330,8 +332,9 @@ class Participant:
         self._books.close(work, event.completed, now_ms)
         self._context.state.end_job(job.plan, event.reason or ("completed" if event.completed else "stopped"))
         self._data_ready, self._data_problem = False, ""
-        self._waiting_announce = self._waiting_proposal = None
+        self._waiting_announce = None
         self._tuning.forget()
+        self._proposals.forget()
         self._work = None
         return [Log(f"The job has ended: {event.reason or 'completed'}."), *self._rounds.forget(), self._ready()]
 

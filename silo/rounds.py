@@ -263,7 +263,7 @@ class Rounds:
             return []
         if self._books.charged(work, number):
             return self._withdraw(preparing, "this round was interrupted here")
-        tuning = self._tuning.begin(job, work, now_ms) if self._tuning.due(job, work) else []
+        tuning = self._tuning.begin(job, work, now_ms, self._asked[2]) if self._tuning.due(job, work) else []
         if self._tuning.busy:
             # The evaluation counts what the tuned head gets right; `proceed` comes back here.
             return tuning

@@ -6,6 +6,11 @@ and however finely it asks.
 
 from __future__ import annotations
 
+from typing import Final
+
+# For answers that nobody gives up waiting for: a slot that is cut tells, beyond the cut, the time itself.
+UNLIMITED_MS: Final = 1 << 62
+
 
 def slot_end_ms(asked_ms: int, now_ms: int, slot_ms: int, limit_ms: int) -> int:
     """The first of asked + slot, asked + 2 slot, asked + 4 slot ... that is not past.

@@ -15,17 +15,24 @@ from privacy.leaves import AbortReason
 from silo.books import Books
 from silo.context import Context, Work, current_model
 from silo.effects import Effect, Log, Tune, Tuned
+from silo.slots import UNLIMITED_MS, slot_end_ms
 from silo.state import Job
 
 
 class Tuning:
-    """At most one tuning at a time, once for a job."""
+    """At most one tuning at a time, once for a job.
+
+    Attributes:
+        over_ms: before this end of a slot no release may leave that tells that the tuning has ended; 0 if none has.
+    """
 
     def __init__(self, context: Context, books: Books) -> None:
         self._context = context
         self._books = books
         self._refused: set[bytes] = set()
         self._running: bytes | None = None
+        self._asked_ms = 0
+        self.over_ms = 0
 
     @property
     def busy(self) -> bool:
@@ -35,6 +42,7 @@ class Tuning:
     def forget(self) -> None:
         """The job ended: a result is not wanted any more."""
         self._running = None
+        self.over_ms = 0
 
     def due(self, job: Job, work: Work) -> bool:
         """Whether the head is to be tuned now: trunk and routing head are final, and it was not tried before."""
@@ -46,8 +54,12 @@ class Tuning:
         settled = job.round == 0 or (known is not None and known.certified)
         return settled and not self._books.tuning_charged(work)
 
-    def begin(self, job: Job, work: Work, now_ms: int) -> list[Effect]:
-        """Charge it and begin; without budget the head stays as it is."""
+    def begin(self, job: Job, work: Work, now_ms: int, asked_ms: int) -> list[Effect]:
+        """Charge it and begin; without budget the head stays as it is.
+
+        Args:
+            asked_ms: when what it is begun for arrived.
+        """
         state = current_model(self._context.state, job)
         personal, fixed = self._context.state.personal(job.plan), self._books.fixed()
         if personal is None or fixed is None:
@@ -57,7 +69,7 @@ class Tuning:
         except BudgetRefused as error:
             self._refused.add(job.plan)
             return [Log(f"The personal head stays as training left it: {error}.", warning=True)]
-        self._running = job.plan
+        self._running, self._asked_ms = job.plan, asked_ms
         model = shared_model(work.plan, work.layout, state)
         return [
             Log("Tuning the personal head."),
@@ -68,7 +80,7 @@ class Tuning:
         """Keep the tuned head; False if nobody waited for it."""
         if self._running != event.plan_hash:
             return False
-        self._running = None
+        self._end(now_ms)
         self._books.commit_tuning(work, event.personal, now_ms)
         self._context.state.set_personal(job.plan, place_of_tuning(work.plan), event.personal)
         self._books.keep_tuning(work, now_ms)
@@ -78,7 +90,7 @@ class Tuning:
         """Its budget is spent and the head stays as it was; False if nobody waited for it."""
         if self._running != plan:
             return False
-        self._running = None
+        self._end(now_ms)
         self._books.abandon_tuning(work, AbortReason.FAILED, now_ms)
         return True
 
@@ -87,3 +99,7 @@ class Tuning:
         if not self._books.abandon_tuning(work, AbortReason.CRASHED, now_ms):
             return []
         return [Log("The tuning of the personal head was interrupted; its budget stays spent.", warning=True)]
+
+    def _end(self, now_ms: int) -> None:
+        self._running = None
+        self.over_ms = slot_end_ms(self._asked_ms, now_ms, self._context.slot_ms, UNLIMITED_MS)
