@@ -19,8 +19,9 @@ from privacy.accounting import MINIMUM_DELTA
 
 MAXIMUM_SILOS = 100
 _RING_LIMIT = 1 << 30
-# Room for masked vectors of 128 MiB. Every hospital holds 64 gradients of this length at once while it trains (8 GiB at
-# the limit), and an auditor derives the first model.
+# Room for masked vectors of 128 MiB. Beside the network a step of training needs some 40 bytes a parameter, 70 when its
+# batch has more than one block (2.2 GiB at the limit); a record's gradient is written out only for layers that are not
+# linear. An auditor derives the first model.
 MAXIMUM_PARAMETERS = 1 << 25
 
 # The range that privacy.events accounts for.
