@@ -254,7 +254,8 @@ def test_bad_shares_at_unmasking_are_named_and_the_others_suffice(house: House, 
     (summary,) = run.status.history
     assert (summary.outcome, summary.attempt, summary.survivors) == ("published", 1, SILOS)
     assert run.names(BAD)
-    assert len(run.evidence) == 1
+    # The job goes on, and so may the silo.
+    assert run.evidence
 
 
 def test_another_silos_vector_is_not_this_silos_to_send(house: House) -> None:
