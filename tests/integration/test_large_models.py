@@ -26,8 +26,8 @@ from feddrm.demo.federation import free_port
 SILOS = ("north", "east", "south")
 WORDS = 25_000_000
 SIZE = 4 * WORDS
-# TLS, HTTP/2, the other messages, and what was under way when connections broke: some megabytes each. Were uploads begun
-# again instead, it would be 1.6.
+# TLS, HTTP/2, the other messages, and what was under way when connections broke: some megabytes each. Were uploads
+# begun again instead, it would be 1.6.
 OVERHEAD = 1.4
 
 
