@@ -53,7 +53,7 @@ def test_errors_name_file_key_and_remedy(tmp_path: Path, text: str, message: str
     [
         ("rounds = 3", "", "key training.rounds is missing. Add training.rounds."),
         ("rounds = 3", "rounds = 3\nround = 4", "unknown key training.round. Did you mean"),
-        ('kind = "mlp"', 'kind = "resnet"', "model.kind must be 'mlp'"),
+        ('kind = "mlp"', 'kind = "resnet"', "model.kind must be one of 'mlp', 'linear'"),
         ('kind = "numeric"', 'kind = "number"', "schema.columns[1].kind must be one of"),
         ('kind = "numeric"\n', "", "key schema.columns[1].kind is missing"),
         ("lower = 0", "lower = 5", "schema.columns[1]: column x: lower must be below upper"),
