@@ -7,7 +7,6 @@ and the orders. Importing this module does not load dp-accounting (0.8 s).
 from __future__ import annotations
 
 import functools
-import logging
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -161,12 +160,12 @@ def _curve(step: Event) -> npt.NDArray[np.float64]:
     from dp_accounting import dp_event
     from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
-    logging.getLogger("absl").addFilter(_not_an_excluded_order)
     accountant: Any = RdpAccountant(list(ORDERS))
     match step:
-        case PoissonSubsampledGaussian():
-            noise = dp_event.GaussianDpEvent(step.noise_multiplier)
-            accountant.compose(dp_event.PoissonSampledDpEvent(step.sampling_rate, noise))
+        case PoissonSubsampledGaussian(noise_multiplier=sigma, sampling_rate=rate):
+            if rate < 1:
+                return _sampled_curve(sigma, rate)
+            accountant.compose(dp_event.GaussianDpEvent(sigma))
         case LocalDiscreteGaussian():
             accountant.compose(dp_event.ZCDpEvent(rho=(step.sensitivity / step.scale) ** 2 / 2))
         case DistributedDiscreteGaussian():
@@ -176,6 +175,17 @@ def _curve(step: Event) -> npt.NDArray[np.float64]:
     return curve
 
 
-def _not_an_excluded_order(record: logging.LogRecord) -> bool:
-    # An order whose series does not converge is left out: the bound only rises. Not a line an order for a user.
-    return not record.getMessage().startswith("_compute_log_a_frac")
+def _sampled_curve(sigma: float, rate: float) -> npt.NDArray[np.float64]:
+    import numpy as np
+    from dp_accounting import dp_event
+    from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
+
+    from privacy.renyi import sampled_gaussian
+
+    whole = [order for order in ORDERS if order.is_integer()]
+    accountant: Any = RdpAccountant(whole)
+    accountant.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(sigma)))
+    at_whole = dict(zip(whole, accountant.rdp, strict=True))
+    return np.array(
+        [at_whole[order] if order in at_whole else sampled_gaussian(sigma, rate, order) for order in ORDERS]
+    )
