@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 import rfc8785
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from feddrm.contract import labels
-from feddrm.contract.names import Document, Name
+from feddrm.contract.architecture import Shape, TensorSpec, matching, tensors_of
+from feddrm.contract.models import AnyModel
+from feddrm.contract.names import Document, Grown, Name
 from feddrm.contract.schema import Schema
 from feddrm.contract.stages import Evaluation, PersonalHead, RoutingFit, check_ring
 from privacy.accounting import MINIMUM_DELTA
@@ -27,34 +28,11 @@ MAXIMUM_PARAMETERS = 1 << 25
 # The range that privacy.events accounts for.
 MAXIMUM_STEPS = 1_000_000
 MAXIMUM_ROUNDS = 10_000
-_ABSENT: Final = ("routing_fit", "personal_head", "evaluation")
 SamplingRate = Annotated[float, Field(ge=1e-6, le=1)]
 # Bounds on what is multiplied with gradients and powers of two: no plan leads into denormal numbers or overflow.
 ClipNorm = Annotated[float, Field(ge=1e-6, le=1e6)]
 LearningRate = Annotated[float, Field(ge=1e-9, le=1e6)]
 UpdateClip = Annotated[float, Field(ge=1e-9, le=1e6)]
-
-
-class Mlp(Document):
-    """A multilayer perceptron: trunk of ReLU layers (SHARED), routing head (SHARED), target head (PERSONAL)."""
-
-    kind: Literal["mlp"]
-    hidden: Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(min_length=1, max_length=8)]
-
-
-class Linear(Document):
-    """No trunk: both heads are linear in the features themselves, which the schema's public bounds scale. For few
-    patients. A query then shows the coordinator features, so it is served only where every policy allows it."""
-
-    kind: Literal["linear"]
-
-    @property
-    def hidden(self) -> tuple[int, ...]:
-        """Widths of the trunk's layers: there are none."""
-        return ()
-
-
-Model = Annotated[Mlp | Linear, Field(discriminator="kind")]
 
 
 class Training(Document):
@@ -121,15 +99,17 @@ class Deadlines(Document):
     step_seconds: Annotated[float, Field(ge=1e-3, le=86400)] = 60.0
 
 
-class Plan(Document):
+class Plan(Grown):
     """A whole job. `silos` fixes the order of the routing head's classes and of the roster in the protocol."""
+
+    later: ClassVar[frozenset[str]] = frozenset({"routing_fit", "personal_head", "evaluation"})
 
     federation: Name
     name: Name
     roster_version: Annotated[int, Field(ge=1)]
     silos: Annotated[tuple[Name, ...], Field(min_length=3, max_length=MAXIMUM_SILOS)]
     schema_: Annotated[Schema, Field(alias="schema")]
-    model: Model
+    model: AnyModel
     training: Training
     routing_fit: RoutingFit | None = None
     personal_head: PersonalHead | None = None
@@ -143,6 +123,8 @@ class Plan(Document):
     def _sound(self) -> Self:
         if self.training.rounds * self.training.local_steps > MAXIMUM_STEPS:
             raise ValueError(f"training: rounds * local_steps must stay below {MAXIMUM_STEPS}")
+        self.model.check(self.shape)
+        _in_section("model.personal", lambda: self.personal)
         if self.parameters > MAXIMUM_PARAMETERS:
             raise ValueError(f"model: {self.parameters} parameters exceed the limit of {MAXIMUM_PARAMETERS}")
         if self.training.required_rounds > self.training.rounds:
@@ -191,12 +173,6 @@ class Plan(Document):
             if steps > MAXIMUM_STEPS:
                 raise ValueError(f"personal_head.steps: with training's more than {MAXIMUM_STEPS} steps")
 
-    @model_serializer(mode="wrap")
-    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A stage that does not run leaves no key, so that a plan has one text whether its author knew of the stage."""
-        document: dict[str, Any] = handler(self)
-        return {key: value for key, value in document.items() if value is not None or key not in _ABSENT}
-
     @property
     def smallest_cohort(self) -> int:
         """The fewest silos that are ever in a sum: the larger of threshold and minimum cohort."""
@@ -211,21 +187,41 @@ class Plan(Document):
     @property
     def fit_entries(self) -> int:
         """Entries of a silo's contribution to the routing fit: a row of weights and a bias for each silo."""
-        return len(self.silos) * ((self.schema_.width, *self.model.hidden)[-1] + 1)
+        return len(self.silos) * (self.model.embedding(self.shape) + 1)
+
+    @property
+    def shape(self) -> Shape:
+        """What the network is given of one record."""
+        return self.model.inputs(self.schema_.shape)
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """All tensors of the network in order."""
+        return tensors_of(self.model, self.shape, len(self.silos), len(self.schema_.target.classes))
+
+    @property
+    def personal(self) -> frozenset[str]:
+        """Names of the tensors that every silo keeps to itself."""
+        return matching(self.model.personal, self.tensors)
+
+    @property
+    def unroutable(self) -> str:
+        """Why no querier could be routed by what this plan trains; empty if one could. Such a plan may be compared with
+        others (feddrm.compare), and is neither signed nor accepted."""
+        kept = sorted(name for name in self.personal if not name.startswith("target_head."))
+        return f"model.personal: {kept[0]} is personal, so that no querier could be routed" if kept else ""
 
     @property
     def parameters(self) -> int:
         """Number of weights and biases, shared and personal."""
-        widths = (self.schema_.width, *self.model.hidden)
-        trunk = sum((before + 1) * after for before, after in itertools.pairwise(widths))
-        return trunk + (widths[-1] + 1) * (len(self.silos) + len(self.schema_.target.classes))
+        return sum(tensor.size for tensor in self.tensors)
 
     def body(self) -> bytes:
         """The canonical bytes that the operator signs (RFC 8785 JSON)."""
         return rfc8785.dumps(self.model_dump(mode="json", by_alias=True))
 
 
-def _in_section(section: str, check: Callable[[], None]) -> None:
+def _in_section(section: str, check: Callable[[], object]) -> None:
     try:
         check()
     except ValueError as error:

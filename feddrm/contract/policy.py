@@ -136,7 +136,7 @@ rounds_without_release = 0
 [jobs]
 # Public keys of operators whose plans are considered; `feddrm-silo join` prints your federation's.
 operators = []
-# Kinds of model: "mlp", "linear" (see also queries.linear)
+# Kinds of model: "mlp", "linear" (see also queries.linear), "lenet_gn", "resnet18_gn"
 models = []
 # Fewest hospitals whose updates may be added up (a sum over few tells more about each):
 smallest_cohort = 3

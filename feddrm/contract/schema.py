@@ -6,11 +6,13 @@ before anybody reads a record (design section 7: statistics taken from the data 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import math
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from feddrm.contract.names import Document
+from feddrm.contract.images import Image
+from feddrm.contract.names import Document, Grown
 
 
 def _check_column(name: str) -> str:
@@ -150,16 +152,21 @@ class Classes(Document):
 Target = Annotated[Threshold | Classes, Field(discriminator="kind")]
 
 
-class Schema(Document):
-    """How a table of records becomes features, a target and a patient id."""
+class Schema(Grown):
+    """How a table of records, or a file of images, becomes features, a target and a patient id."""
+
+    later: ClassVar[frozenset[str]] = frozenset({"columns", "image"})
 
     patient: ColumnName
     target: Target
-    columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=4096)]
+    columns: Annotated[tuple[Column, ...], Field(max_length=4096)] = ()
+    image: Image | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [column.name for column in self.columns]
+        if bool(self.columns) == (self.image is not None):
+            raise ValueError("give columns, or an image: one of them, and not both")
+        names = [column.name for column in self.columns] if self.image is None else [self.image.name]
         if len(set(names)) != len(names):
             raise ValueError("columns: a name appears twice")
         if self.patient in names:
@@ -169,6 +176,11 @@ class Schema(Document):
         return self
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one record: (channels, height, width) of images, else (features,)."""
+        return (sum(column.width for column in self.columns),) if self.image is None else self.image.shape
+
+    @property
     def width(self) -> int:
         """Number of features of one record."""
-        return sum(column.width for column in self.columns)
+        return math.prod(self.shape)

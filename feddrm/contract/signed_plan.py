@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feddrm.contract import labels
 from feddrm.contract.documents import parse_body
-from feddrm.contract.errors import VerificationError
+from feddrm.contract.errors import InputError, MalformedError, VerificationError
 from feddrm.contract.plan import Plan, plan_hash
 from feddrm.contract.signed import Signed, sign, verify
 
@@ -29,7 +29,15 @@ class SignedPlan:
 
 
 def sign_plan(plan: Plan, operator: Ed25519PrivateKey) -> SignedPlan:
-    """Sign a plan as the operator."""
+    """Sign a plan as the operator.
+
+    Raises:
+        InputError: no querier could be routed by what it trains.
+    """
+    if plan.unroutable:
+        raise InputError(
+            f"{plan.unroutable}.", remedy='Keep trunk and routing head shared, such as by personal = ["target_head.*"].'
+        )
     signed = sign(operator, labels.PLAN, plan.body())
     return SignedPlan(plan, plan_hash(signed.body), signed)
 
@@ -42,10 +50,12 @@ def verify_plan(signed: Signed, *, federation: str, operator: bytes) -> SignedPl
 
     Raises:
         VerificationError: not signed by the operator, or another federation's.
-        MalformedError: not a plan.
+        MalformedError: not a plan, or one by which no querier could be routed.
     """
     body = verify(signed, labels.PLAN, operator, what="The plan")
     plan = parse_body(body, Plan, what="The plan")
     if plan.federation != federation:
         raise VerificationError(f"The plan is for federation {plan.federation}, not for {federation}.")
+    if plan.unroutable:
+        raise MalformedError(f"{plan.unroutable}.")
     return SignedPlan(plan, plan_hash(body), signed)

@@ -20,12 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from feddrm.contract.errors import MalformedError
+from feddrm.contract.models import Linear, Mlp
 from feddrm.contract.plan import Plan
 from feddrm.contract.schema import Column, Numeric, Schema
 from feddrm.method.layout import embedding_width, layout_of
 from feddrm.method.update import Tensors, part_hash
 
 _LARGEST: Final = float(np.finfo(np.float32).max)
+_DEVIATIONS: Final = 3.0
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,9 +40,9 @@ def query_bits(plan: Plan) -> int:
 def record_bits(schema: Schema) -> float:
     """log2 of how many different records a schema allows: a query that shows more bits may leave only one.
 
-    Infinite where a column is a number. Real records have less entropy than this.
+    Infinite where a column is a number, and of images. Real records have less entropy than this.
     """
-    if any(isinstance(column, Numeric) for column in schema.columns):
+    if schema.image is not None or any(isinstance(column, Numeric) for column in schema.columns):
         return math.inf
     # A missing value is one more possibility, with a feature of its own or without.
     return sum(math.log2(column.width - column.missing_indicator + bool(column.missing)) for column in schema.columns)
@@ -49,20 +51,26 @@ def record_bits(schema: Schema) -> float:
 def unit_bounds(plan: Plan, trunk: Tensors) -> Floats:
     """Upper bounds float64[width] of the embedding over all records that the plan's schema allows.
 
-    Tight for at most one hidden layer; later layers add up what their inputs cannot reach all at once.
+    Tight for at most one hidden layer; later layers add up what their inputs cannot reach all at once. An embedding
+    that is normalised before its ReLU has mean 0 and variance 1 in every record, times the norm's factors: for it the
+    bounds are three deviations, and what lies beyond falls into the last cell.
 
     Args:
-        plan: gives the schema and the number of layers.
+        plan: gives the schema and the layers.
         trunk: float32 tensors of its layout.
 
     Raises:
         MalformedError: the tensors are not those of the plan's layout, or not finite.
     """
     part_hash(layout_of(plan), "trunk", trunk)
-    if not plan.model.hidden:
+    model = plan.model
+    if not isinstance(model, Mlp | Linear):
+        factor, offset = (trunk[f"trunk.embedding_norm.{name}"].astype(np.float64) for name in ("weight", "bias"))
+        return np.clip(offset + _DEVIATIONS * np.abs(factor), 0.0, _LARGEST)
+    if not model.hidden:
         return np.ones(plan.schema_.width)
     low, high = _after_features(plan.schema_, trunk["trunk.0.weight"].astype(np.float64))
-    for layer in range(len(plan.model.hidden)):
+    for layer in range(len(model.hidden)):
         bias = trunk[f"trunk.{layer}.bias"].astype(np.float64)
         if layer:
             weight = trunk[f"trunk.{layer}.weight"].astype(np.float64)
@@ -74,8 +82,8 @@ def unit_bounds(plan: Plan, trunk: Tensors) -> Floats:
 
 
 def feature_bounds(schema: Schema) -> Floats:
-    """Lower bounds float64[d] of the features: -1 for a number, 0 for all else. The upper ones are 1."""
-    parts = []
+    """Lower bounds float64[d] of the features: -1 for a number or a pixel, 0 for all else. The upper ones are 1."""
+    parts = [np.full(0 if schema.image is None else schema.width, -1.0)]
     for column in schema.columns:
         low = np.zeros(column.width)
         low[0] = -1.0 if isinstance(column, Numeric) else 0.0
@@ -85,6 +93,9 @@ def feature_bounds(schema: Schema) -> Floats:
 
 def _after_features(schema: Schema, weight: Floats) -> tuple[Floats, Floats]:
     """Least and greatest W x, float64[units] each: columns are independent, so their extremes add up."""
+    if schema.image is not None:
+        reach = np.abs(weight).sum(axis=1)
+        return -reach, reach
     low, high = np.zeros(len(weight)), np.zeros(len(weight))
     offset = 0
     for column in schema.columns:
@@ -136,7 +147,7 @@ class Grid:
         Raises:
             MalformedError: the tensors are not those of the plan's layout, or not finite.
         """
-        lower = None if plan.model.hidden else feature_bounds(plan.schema_)
+        lower = feature_bounds(plan.schema_) if isinstance(plan.model, Linear) else None
         return cls(unit_bounds(plan, trunk), plan.queries.embedding_bits, lower)
 
     @property

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from feddrm.contract import labels
+from feddrm.contract.architecture import Initial, Part
 from feddrm.contract.plan import Plan
 
 MODEL_FRACTION_BITS: Final = 24
 
 Scope = Literal["shared", "personal"]
-Part = Literal["trunk", "routing", "target"]
 _Entry = TypeVar("_Entry", bound=np.generic)
 
 
@@ -37,6 +37,7 @@ class Tensor:
         scope: "shared" tensors are aggregated; "personal" ones never leave the silo.
         part: where it sits in the network.
         fan_in: inputs of the layer it belongs to; 1 / sqrt(fan_in) bounds its initial values.
+        initial: "uniform" within that bound, "one" or "zero".
     """
 
     name: str
@@ -44,6 +45,7 @@ class Tensor:
     scope: Scope
     part: Part
     fan_in: int
+    initial: Initial = "uniform"
 
     @property
     def size(self) -> int:
@@ -53,9 +55,15 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Layout:
-    """All tensors in order. A shared vector concatenates the shared ones row-major, a personal vector the personal."""
+    """All tensors in order. A shared vector concatenates the shared ones row-major, a personal vector the personal.
+
+    Args:
+        tensors: in order.
+        architecture: what they leave open about the network; empty where that is nothing.
+    """
 
     tensors: tuple[Tensor, ...]
+    architecture: str = ""
 
     def of(self, scope: Scope) -> tuple[Tensor, ...]:
         """The tensors of one scope in order."""
@@ -76,7 +84,7 @@ class Layout:
         return sum(t.size for t in self.of("personal"))
 
     def fingerprint(self) -> bytes:
-        """SHA-256 over names, shapes, scopes and parts, length-prefixed (32 bytes)."""
+        """SHA-256 over names, shapes, scopes and parts, and the architecture if any, length-prefixed (32 bytes)."""
         digest = hashlib.sha256(labels.LAYOUT)
         digest.update(len(self.tensors).to_bytes(8))
         for tensor in self.tensors:
@@ -84,6 +92,9 @@ class Layout:
                 digest.update(len(text.encode()).to_bytes(8) + text.encode())
             for number in (tensor.fan_in, len(tensor.shape), *tensor.shape):
                 digest.update(number.to_bytes(8))
+        if self.architecture:
+            for text in (self.architecture, *(tensor.initial for tensor in self.tensors)):
+                digest.update(len(text.encode()).to_bytes(8) + text.encode())
         return digest.digest()
 
     def split(self, vector: npt.NDArray[_Entry], scope: Scope = "shared") -> dict[str, npt.NDArray[_Entry]]:
@@ -105,33 +116,28 @@ class Layout:
 
 
 def layout_of(plan: Plan) -> Layout:
-    """The layout that a plan fixes: trunk layers (the linear model has none), routing head (one class a silo), target
-    head (personal).
+    """The layout that a plan fixes: the trunk's tensors (the linear model has none), the routing head's (one class a
+    silo), the target head's; `model.personal` says which are personal.
     """
-    tensors: list[Tensor] = []
+    personal = plan.personal
 
-    def linear(name: str, rows: int, columns: int, scope: Scope, part: Part) -> None:
-        tensors.append(Tensor(f"{name}.weight", (rows, columns), scope, part, columns))
-        tensors.append(Tensor(f"{name}.bias", (rows,), scope, part, columns))
+    def scope(name: str) -> Scope:
+        return "personal" if name in personal else "shared"
 
-    width = plan.schema_.width
-    for index, hidden in enumerate(plan.model.hidden):
-        linear(f"trunk.{index}", hidden, width, "shared", "trunk")
-        width = hidden
-    linear("routing_head", len(plan.silos), width, "shared", "routing")
-    linear("target_head", len(plan.schema_.target.classes), width, "personal", "target")
-    return Layout(tuple(tensors))
+    tensors = tuple(Tensor(t.name, t.shape, scope(t.name), t.part, t.fan_in, t.initial) for t in plan.tensors)
+    return Layout(tensors, plan.model.text(plan.shape))
 
 
 def embedding_width(plan: Plan) -> int:
-    """Length of the embedding: the width of the last hidden layer, or of the features where there is no trunk."""
-    return (plan.schema_.width, *plan.model.hidden)[-1]
+    """Length of the embedding: the trunk's output, or the features where there is no trunk."""
+    return plan.model.embedding(plan.shape)
 
 
 def initial_model(layout: Layout, plan_hash: bytes) -> npt.NDArray[np.int64]:
     """The shared weights before round 1: int64[shared_size] in fixed point with MODEL_FRACTION_BITS.
 
-    Uniform in +-1/sqrt(fan_in), the bound of torch's default for linear layers (weights and biases).
+    Uniform in +-1/sqrt(fan_in), the bound of torch's default for linear and convolutional layers (weights and biases);
+    factors of a GroupNorm are one and its offsets zero.
     """
     return _initial(layout, "shared", plan_hash)
 
@@ -146,6 +152,9 @@ def _initial(layout: Layout, scope: Scope, plan_hash: bytes) -> npt.NDArray[np.i
         raise ValueError("a plan hash has 32 bytes")
     parts = [np.zeros(0, dtype=np.int64)]
     for tensor in layout.of(scope):
+        if tensor.initial != "uniform":
+            parts.append(np.full(tensor.size, (tensor.initial == "one") << MODEL_FRACTION_BITS, dtype=np.int64))
+            continue
         name = tensor.name.encode()
         stream = hashlib.shake_256(labels.INITIAL_MODEL + plan_hash + len(name).to_bytes(8) + name)
         words = np.frombuffer(stream.digest(4 * tensor.size), dtype="<u4").astype(np.int64)

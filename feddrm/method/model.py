@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -17,32 +17,29 @@ from torch.nn import functional
 from feddrm.contract.errors import MalformedError
 from feddrm.contract.plan import Plan
 from feddrm.method.layout import Layout, Scope, embedding_width, layout_of
+from feddrm.method.networks import make_trunk
 from feddrm.method.update import Model, Tensors, part_hash, to_float
 
 _BATCH = 8192
 
 
 class TwoHeads(nn.Module):
-    """A trunk of ReLU layers g, a routing head (one logit a silo) and a target head, both linear in phi = g(x).
-
-    Without hidden layers phi is the features themselves: the linear model.
+    """A trunk g, a routing head (one logit a silo) and a target head, both linear in phi = g(x).
 
     Parameter names are those of the layout.
     """
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        widths = (plan.schema_.width, *plan.model.hidden)
-        self.width = plan.schema_.width
-        self.trunk = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+        self.width = math.prod(plan.shape)
+        self.trunk = make_trunk(plan.model, plan.shape)
         self.routing_head = nn.Linear(embedding_width(plan), len(plan.silos))
         self.target_head = nn.Linear(embedding_width(plan), len(plan.schema_.target.classes))
 
     def embed(self, features: torch.Tensor) -> torch.Tensor:
         """phi, float32[n, embedding width], of features float32[n, d]."""
-        for layer in self.trunk:
-            features = functional.relu(layer(features))
-        return features
+        phi: torch.Tensor = self.trunk(features)
+        return phi
 
     def routing(self, phi: torch.Tensor) -> torch.Tensor:
         """Logits float32[n, K] of "which silo"."""
@@ -120,7 +117,7 @@ def read(module: nn.Module, layout: Layout, scope: Scope) -> npt.NDArray[np.floa
     """The shared or personal vector, float64[n], in layout order."""
     parameters = dict(module.named_parameters())
     parts = [parameters[tensor.name].detach().numpy().reshape(-1) for tensor in layout.of(scope)]
-    return np.concatenate(parts).astype(np.float64)
+    return np.concatenate([np.zeros(0), *parts]).astype(np.float64)
 
 
 def load_vectors(module: nn.Module, layout: Layout, model: Model, personal: Model) -> None:
@@ -153,7 +150,7 @@ class Predictor:
 
     def __init__(self, plan: Plan, model: Model, personal: Model) -> None:
         self._module = build(plan).eval()
-        self._width = plan.schema_.width
+        self._width = math.prod(plan.shape)
         load_vectors(self._module, layout_of(plan), model, personal)
 
     def predict(self, features: npt.NDArray[np.float32]) -> Prediction:
@@ -186,7 +183,7 @@ class Embedder:
         part_hash(layout_of(plan), "trunk", tensors)
         module = build(plan)
         load(module, tensors)
-        return cls(module, plan.schema_.width)
+        return cls(module, math.prod(plan.shape))
 
     def embed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """phi float32[n, embedding width] of features float32[n, d].

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from feddrm.contract import labels
+from feddrm.contract.architecture import Part
 from feddrm.contract.errors import MalformedError
-from feddrm.method.layout import MODEL_FRACTION_BITS, Layout, Part
+from feddrm.method.layout import MODEL_FRACTION_BITS, Layout
 
 __all__ = [
     "MODEL_FRACTION_BITS",

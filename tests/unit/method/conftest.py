@@ -90,6 +90,14 @@ def make_plan() -> MakePlan:
 
 
 @pytest.fixture
+def make_kind() -> MakePlan:
+    """A plan of a kind of model, over small images."""
+    from kinds import plan_of
+
+    return plan_of
+
+
+@pytest.fixture
 def make_entropy() -> Callable[[bytes], Callable[[int], bytes]]:
     """Reproducible entropy: successive pieces of one SHAKE-256 stream for each seed."""
 
