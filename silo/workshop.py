@@ -115,7 +115,7 @@ class Workshop:
     def read(self, effect: LoadData) -> DataLoaded | DataRefused:
         """Read the records with the plan's schema."""
         try:
-            records = load_records(self._home, effect.plan.schema_)
+            records = load_records(self._home, effect.plan.at(self._me).schema_)
             require_torch(self._threads)
             nonce = self._entropy(32)
             loaded = DataLoaded(
@@ -142,7 +142,7 @@ class Workshop:
         """Train one round; `stop` ends it at its next step."""
         try:
             trainer = self._trainer_of(effect)
-            update, personal = trainer.train_round(effect.model, effect.personal, stop)
+            update, personal = trainer.train_round(effect.model, effect.personal, stop, effect.round)
         except FeddrmError as error:
             return TrainingFailed(effect.plan_hash, effect.round, str(error))
         except Exception as error:  # noqa: BLE001 - the boundary: a plan must not end the agent
@@ -163,7 +163,7 @@ class Workshop:
 
     def tune(self, effect: Tune, stop: threading.Event) -> Tuned | TuningFailed:
         """Tune the personal head; `stop` ends it at its next step."""
-        plan = effect.plan
+        plan = effect.plan.at(self._me)
         try:
             training, _ = self._data(effect.plan_hash, plan)
             if plan.personal_head is None:
@@ -204,7 +204,7 @@ class Workshop:
         if self._shares is None or self._shares[0] != effect.plan_hash:
             training, held = self._data(effect.plan_hash, effect.plan)
             index = effect.plan.silos.index(self._me)
-            self._shares = (effect.plan_hash, Shares(effect.plan, index, training, held, self._entropy))
+            self._shares = (effect.plan_hash, Shares(effect.plan.at(self._me), index, training, held, self._entropy))
         return self._shares[1]
 
     def _trainer_of(self, effect: Train) -> Trainer:
@@ -214,9 +214,10 @@ class Workshop:
         training, _ = self._data(effect.plan_hash, effect.plan)
         from feddrm.method.trainer import Trainer
 
+        plan = effect.plan.at(self._me)
         trainer = Trainer(
-            effect.plan,
-            layout_of(effect.plan),
+            plan,
+            layout_of(plan),
             training,
             effect.plan.silos.index(self._me),
             effect.public_size,

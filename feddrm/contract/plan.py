@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import rfc8785
 from pydantic import Field, model_validator
@@ -14,7 +15,7 @@ from feddrm.contract import labels
 from feddrm.contract.architecture import Shape, TensorSpec, matching, tensors_of
 from feddrm.contract.models import AnyModel
 from feddrm.contract.names import Document, Grown, Name
-from feddrm.contract.schema import Schema
+from feddrm.contract.schema import Schema, Target
 from feddrm.contract.stages import Evaluation, PersonalHead, RoutingFit, check_ring
 from privacy.accounting import MINIMUM_DELTA
 
@@ -35,7 +36,7 @@ LearningRate = Annotated[float, Field(ge=1e-9, le=1e6)]
 UpdateClip = Annotated[float, Field(ge=1e-9, le=1e6)]
 
 
-class Training(Document):
+class Training(Grown):
     """Stage 1: DP-SGD on both losses. From `sampling_rate`, `noise_multiplier` and rounds * local_steps follows
     the charge of a completed job, the same for every silo whatever its size.
 
@@ -43,7 +44,16 @@ class Training(Document):
     that declares rounds lost could have an untrained model signed.
 
     `target_weight` is the paper's lambda: loss = lambda * CE(target) + (1 - lambda) * CE(silo).
+
+    What shapes the local steps and costs no privacy, since it works on what was noised (feddrm.method.pulls):
+
+    - `momentum` of the steps of one round, and `decay` of the local learning rate over rounds, to zero as a cosine;
+    - `proximal_mu`: shared weights are pulled to those that the round began with (FedProx);
+    - `head_steps`: the first so many steps of a round move the personal tensors only, the others the shared ones only
+      (FedRep); 0 for steps that move all.
     """
+
+    later: ClassVar[frozenset[str]] = frozenset({"momentum", "decay", "proximal_mu", "head_steps"})
 
     rounds: Annotated[int, Field(ge=0, le=10_000)]
     local_steps: Annotated[int, Field(ge=1, le=10_000)]
@@ -54,6 +64,24 @@ class Training(Document):
     learning_rate: LearningRate
     server_learning_rate: Annotated[float, Field(ge=2**-24, lt=128)] = 1.0
     minimum_rounds: Annotated[int | None, Field(ge=0, le=10_000)] = None
+    momentum: Annotated[float, Field(ge=0, le=0.999)] = 0.0
+    decay: Literal["none", "cosine"] = "none"
+    proximal_mu: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    head_steps: Annotated[int, Field(ge=0, le=10_000)] = 0
+
+    @model_validator(mode="after")
+    def _steady(self) -> Self:
+        if self.learning_rate * self.proximal_mu > 1:
+            raise ValueError("proximal_mu: times learning_rate more than 1, so that a step overshoots what it pulls to")
+        if self.head_steps and self.head_steps >= self.local_steps:
+            raise ValueError(f"head_steps: of the {self.local_steps} local_steps none is left for the shared tensors")
+        return self
+
+    def rate(self, number: int) -> float:
+        """The local learning rate of round `number`, from 1 (Loshchilov and Hutter 2017, arXiv 1608.03983)."""
+        if self.decay == "none":
+            return self.learning_rate
+        return 0.5 * self.learning_rate * (1 + math.cos(math.pi * (number - 1) / self.rounds))
 
     @property
     def required_rounds(self) -> int:
@@ -100,9 +128,14 @@ class Deadlines(Document):
 
 
 class Plan(Grown):
-    """A whole job. `silos` fixes the order of the routing head's classes and of the roster in the protocol."""
+    """A whole job. `silos` fixes the order of the routing head's classes and of the roster in the protocol.
 
-    later: ClassVar[frozenset[str]] = frozenset({"routing_fit", "personal_head", "evaluation"})
+    `own_targets` are of silos whose own model answers something else than `schema.target`: other classes, or another
+    column. Their target heads have these classes from the first round on; as no sum has target heads in it, nothing
+    else differs.
+    """
+
+    later: ClassVar[frozenset[str]] = frozenset({"routing_fit", "personal_head", "evaluation", "own_targets"})
 
     federation: Name
     name: Name
@@ -114,6 +147,7 @@ class Plan(Grown):
     routing_fit: RoutingFit | None = None
     personal_head: PersonalHead | None = None
     evaluation: Evaluation | None = None
+    own_targets: dict[Name, Target] | None = None
     privacy: Privacy
     secure_aggregation: SecureAggregation
     queries: Queries = Queries()
@@ -125,6 +159,8 @@ class Plan(Grown):
             raise ValueError(f"training: rounds * local_steps must stay below {MAXIMUM_STEPS}")
         self.model.check(self.shape)
         _in_section("model.personal", lambda: self.personal)
+        if self.training.head_steps and not 0 < len(self.personal) < len(self.tensors):
+            raise ValueError("training.head_steps: needs personal tensors and shared ones (model.personal)")
         if self.parameters > MAXIMUM_PARAMETERS:
             raise ValueError(f"model: {self.parameters} parameters exceed the limit of {MAXIMUM_PARAMETERS}")
         if self.training.required_rounds > self.training.rounds:
@@ -159,6 +195,8 @@ class Plan(Grown):
             ValueError: names the key.
         """
         fit, evaluation = self.routing_fit, self.evaluation
+        for silo in self.own_targets or {}:
+            _in_section(f"own_targets.{silo}", functools.partial(self._check_own, silo))
         if self.training.rounds + (fit.sums if fit else 0) + (evaluation is not None) > MAXIMUM_ROUNDS:
             raise ValueError(f"a job has at most {MAXIMUM_ROUNDS} rounds in all its stages")
         if fit is not None:
@@ -172,6 +210,22 @@ class Plan(Grown):
             steps = self.training.rounds * self.training.local_steps + self.personal_head.steps
             if steps > MAXIMUM_STEPS:
                 raise ValueError(f"personal_head.steps: with training's more than {MAXIMUM_STEPS} steps")
+
+    def _check_own(self, silo: str) -> None:
+        if silo not in self.silos:
+            raise ValueError("is none of the plan's silos")
+        if not {t.name for t in self.tensors if t.name.startswith("target_head.")} <= self.personal:
+            raise ValueError("the target head is shared (model.personal), so that all silos have the same classes")
+        if (size := self.at(silo).parameters) > MAXIMUM_PARAMETERS:
+            raise ValueError(f"{size} parameters exceed the limit of {MAXIMUM_PARAMETERS}")
+
+    def at(self, silo: str) -> Self:
+        """The plan as a silo computes by it: with its own target where it has one. What silos share, sign and send is
+        the same in both, so that this one is for reading records, for the target head and for answers only."""
+        target = (self.own_targets or {}).get(silo)
+        if target is None:
+            return self
+        return self.model_copy(update={"schema_": self.schema_.with_target(target)})
 
     @property
     def smallest_cohort(self) -> int:

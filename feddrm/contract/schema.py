@@ -171,9 +171,24 @@ class Schema(Grown):
             raise ValueError("columns: a name appears twice")
         if self.patient in names:
             raise ValueError(f"columns: the patient id {self.patient} may not be a feature")
-        if self.target.column in names:
-            raise ValueError(f"columns: the target {self.target.column} may not be a feature")
+        self._check_target(self.target)
         return self
+
+    def _check_target(self, target: Target) -> None:
+        names = {column.name for column in self.columns} if self.image is None else {self.image.name}
+        if target.column in names:
+            raise ValueError(f"columns: the target {target.column} may not be a feature")
+        if target.column == self.patient:
+            raise ValueError(f"target: the patient id {self.patient} may not be predicted")
+
+    def with_target(self, target: Target) -> Self:
+        """The same records with another target.
+
+        Raises:
+            ValueError: the target is a feature or the patient id.
+        """
+        self._check_target(target)
+        return self.model_copy(update={"target": target})
 
     @property
     def shape(self) -> tuple[int, ...]:

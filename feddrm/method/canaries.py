@@ -58,7 +58,12 @@ def audit_plan(plan: Plan) -> Plan:
             **kept,
             "schema": {"patient": "canary", "target": raw["schema"]["target"], "columns": columns},
             "model": {"kind": "mlp", "hidden": [1]},
-            "training": {**raw["training"], "clip_norm": clip, "learning_rate": min(max(rate, 1e-9), 1e6)},
+            # Without what works on noised steps only: it is post-processing, and hides a canary without protecting it.
+            "training": {
+                **{key: value for key, value in raw["training"].items() if key not in training.later},
+                "clip_norm": clip,
+                "learning_rate": min(max(rate, 1e-9), 1e6),
+            },
         }
     )
 

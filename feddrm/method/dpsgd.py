@@ -1,4 +1,4 @@
-"""DP-SGD on both losses of FedDRM, as design section 7 fixes it. The only importer of opacus.
+"""DP-SGD on both losses of FedDRM, as design section 7 fixes it. With `aligned` the only importer of opacus.
 
 One step: Poisson-sample patients, draw one record of each, take the gradient of
 lambda * CE(target) + (1 - lambda) * CE(silo) for each record over *all* parameters, clip it once to C, sum, add
@@ -16,14 +16,13 @@ and clipped gradients are added exactly (feddrm.method.exact).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from opacus import GradSampleModule
-from opacus.grad_sample import register_grad_sampler
 from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.nn import functional
@@ -31,17 +30,13 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from feddrm.contract.errors import InputError
 from feddrm.contract.plan import Training
-from feddrm.method.exact import MAXIMUM_ROWS, Clip, ExactSum, Layer, Other
+from feddrm.method.aligned import AlignedLinear
+from feddrm.method.blocks import SMALLEST_BLOCK, block_for, padded
+from feddrm.method.exact import Clip, ExactSum, Layer, Other
 from feddrm.method.model import one_thread
+from feddrm.method.pulls import Pull, add_pulls
 from privacy.noise import grid_for
 
-# Every forward and backward pass of one trainer has the same number of rows. Matrix kernels differ by shape: in a batch
-# of another size the last bit of a pre-activation differs, and where a ReLU's input is within that bit of zero, the
-# whole gradient of the record does, so that removing one patient would move others' contributions by up to 2 C each.
-SMALLEST_BLOCK: Final = 64
-# Within a block, too: where the inner dimension is odd, rows start at different alignments, which kernels treat
-# differently (seen at 5, 7, 15, 31). All dimensions are padded with zeros to multiples of 16 floats, a cache line.
-_ALIGNED: Final = 16
 _ODD: Final = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
@@ -53,35 +48,6 @@ class Noise(Protocol):
         ...
 
 
-class _Linear(nn.Linear):
-    """A linear layer of two-dimensional batches, by products of aligned rows, backwards as well.
-
-    Its parameters get no gradients of their own: what `_factors` keeps says more, and costs no product.
-    """
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - as torch calls it
-        more_out, more_in = -self.out_features % _ALIGNED, -self.in_features % _ALIGNED
-        rows = functional.pad(input, (0, more_in)) if more_in else input
-        weight, bias = self.weight.detach(), None if self.bias is None else self.bias.detach()
-        if more_in or more_out:
-            weight = functional.pad(weight, (0, more_in, 0, more_out))
-        if more_out and bias is not None:
-            bias = functional.pad(bias, (0, more_out))
-        product = functional.linear(rows, weight, bias)
-        if more_out:
-            product = product[:, : self.out_features]
-        # Features have no gradient: without this, nothing would come back to the first layer.
-        return product if product.requires_grad else product.requires_grad_()
-
-
-@register_grad_sampler(_Linear)  # type: ignore[untyped-decorator]
-def _factors(layer: _Linear, inputs: list[torch.Tensor], outputs: torch.Tensor) -> dict[torch.Tensor, torch.Tensor]:
-    """What Opacus keeps of a batch for `exact.Layer`: the layer's inputs with its weights, and its bias' gradients."""
-    if layer.bias is None:
-        return {layer.weight: torch.cat([outputs, inputs[0]], dim=1)}
-    return {layer.weight: inputs[0], layer.bias: outputs}
-
-
 class _PrivateOptimizer(DPOptimizer):  # type: ignore[misc]
     """Opacus' DPOptimizer with exact clipped sums, non-finite gradients as zero, and noise from a CSPRNG.
 
@@ -91,11 +57,17 @@ class _PrivateOptimizer(DPOptimizer):  # type: ignore[misc]
         training: clip and noise multiplier.
         divisor: as `DpSgd`.
         noise: as `DpSgd`.
+
+    Attributes:
+        names: of the parameters, in their order.
+        active: names of those that the next step moves.
+        pulls: of the next steps.
     """
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
+        names: Sequence[str],
         layers: Collection[nn.Linear],
         training: Training,
         *,
@@ -111,6 +83,10 @@ class _PrivateOptimizer(DPOptimizer):  # type: ignore[misc]
             loss_reduction="mean",
         )
         self._noise = noise
+        self.names = tuple(names)
+        self.active = frozenset(self.names)
+        self.pulls: tuple[Pull, ...] = ()
+        self._name_of = {id(parameter): name for name, parameter in zip(self.names, self.params, strict=True)}
         # Opacus keeps a batch in an attribute that torch's parameters do not declare.
         self._biases: dict[int, Any] = {id(layer.weight): layer.bias for layer in layers}
         biases = {id(bias) for bias in self._biases.values()}
@@ -136,11 +112,16 @@ class _PrivateOptimizer(DPOptimizer):  # type: ignore[misc]
         for parameter in self._grouped:
             bias = self._biases.get(id(parameter))
             if bias is None:
-                samples.append(parameter.grad_sample.flatten(1))
+                samples.append(self._if_moving(parameter, parameter.grad_sample).flatten(1))
             else:
                 ones = torch.ones((1, 1)).expand(len(bias.grad_sample), 1)
-                samples += [bias.grad_sample, parameter.grad_sample, ones]
+                samples += [bias.grad_sample, self._if_moving(parameter, parameter.grad_sample)]
+                samples.append(self._if_moving(bias, ones))
         return self._clip.contributions(samples, real)
+
+    def _if_moving(self, parameter: Any, sample: torch.Tensor) -> torch.Tensor:
+        """What a step does not move is in no clip. Of a layer it is the right vector that is zero: weights or ones."""
+        return sample if self._name_of[id(parameter)] in self.active else torch.zeros_like(sample)
 
     def clip_and_accumulate(self, real: int = SMALLEST_BLOCK) -> None:
         """Add the clipped gradients of the last block's first `real` rows to the sum; forget them."""
@@ -156,6 +137,11 @@ class _PrivateOptimizer(DPOptimizer):  # type: ignore[misc]
         std = self.noise_multiplier * self.max_grad_norm
         noised = self._noise.add(self._sum.take(self._clip.unit).numpy(), std, grid_for(std))
         torch.div(torch.from_numpy(noised), self.expected_batch_size, out=self._released)
+        named = list(zip(self.names, self.params, strict=True))
+        for name, parameter in named:
+            if name not in self.active:
+                parameter.grad.zero_()
+        add_pulls(self.pulls, ((name, parameter) for name, parameter in named if name in self.active))
         return True
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002 - as Opacus calls it
@@ -186,21 +172,38 @@ class DpSgd:
         linear = [layer for layer in module.modules() if type(layer) is nn.Linear]
         for layer in linear:
             # The same parameters under the same names, with another forward pass.
-            layer.__class__ = _Linear
+            layer.__class__ = AlignedLinear
         # Features need no gradient, which torch reports on every step and which is right here.
         warnings.filterwarnings("ignore", message="Full backward hook is firing when gradients are computed")
         self._weight = training.target_weight
+        names = [name for name, _ in module.named_parameters()]
         # Gradients are those of the *sum* of record losses: a mean would tie each record's gradient to the others.
         self._module = GradSampleModule(module, batch_first=True, loss_reduction="sum")
         self._module.forbid_grad_accumulation()
         self._module.train()
         self._optimizer = _PrivateOptimizer(
-            torch.optim.SGD(module.parameters(), lr=training.learning_rate),
+            torch.optim.SGD(module.parameters(), lr=training.learning_rate, momentum=training.momentum),
+            names,
             linear,
             training,
             divisor=divisor,
             noise=noise,
         )
+
+    def begin(self, rate: float, pulls: Sequence[Pull] = (), active: Collection[str] | None = None) -> None:
+        """Begin a round, or a part of one: steps from now on have no momentum of earlier ones.
+
+        Args:
+            rate: local learning rate.
+            pulls: added to every step of what moves.
+            active: names of the parameters that move, the only ones in the clip; None for all.
+        """
+        optimizer = self._optimizer
+        optimizer.active = frozenset(optimizer.names if active is None else active)
+        optimizer.pulls = tuple(pulls)
+        optimizer.original_optimizer.state.clear()
+        for group in optimizer.param_groups:
+            group["lr"] = rate
 
     def step(self, features: torch.Tensor, targets: torch.Tensor, silo: int) -> None:
         """One noised step on a Poisson batch, empty or not.
@@ -254,28 +257,13 @@ class DpSgd:
         return prints[: len(features)]
 
     def _backward(self, features: torch.Tensor, targets: torch.Tensor, silo: int) -> None:
-        features, targets = _padded(features, self.block), _padded(targets, self.block)
+        features, targets = padded(features, self.block), padded(targets, self.block)
         target_logits, routing_logits = self._module(features)
         silos = torch.full((len(features),), silo, dtype=torch.int64)
         losses = self._weight * functional.cross_entropy(target_logits, targets, reduction="none") + (
             1.0 - self._weight
         ) * functional.cross_entropy(routing_logits, silos, reduction="none")
         losses.sum().backward()  # type: ignore[no-untyped-call]
-
-
-def block_for(divisor: float) -> int:
-    """Rows of a block: a power of two that follows from the public q * m alone, so that neighbours share it."""
-    block = SMALLEST_BLOCK
-    while block < MAXIMUM_ROWS and block < divisor:
-        block *= 2
-    return block
-
-
-def _padded(rows: torch.Tensor, block: int) -> torch.Tensor:
-    """`rows` and zeros after them: `block` rows."""
-    if len(rows) == block:
-        return rows
-    return functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, block - len(rows)))
 
 
 def refuse_unsafe(module: nn.Module) -> None:

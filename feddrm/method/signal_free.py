@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from feddrm.contract.plan import Plan
+from feddrm.contract.plan import Plan, Training
 from feddrm.method import routing_fit
 from feddrm.method.layout import Layout
 
@@ -28,22 +28,39 @@ def training_places(layout: Layout, total: npt.NDArray[np.float64]) -> npt.NDArr
     return np.append(tensors["routing_head.weight"].sum(axis=0), tensors["routing_head.bias"].sum())
 
 
-def training_variance(plan: Plan, public_sizes: Sequence[int]) -> float:
+def training_variance(plan: Plan, public_sizes: Sequence[int], number: int | None = None) -> float:
     """What each of `training_places` is planned to vary, for a sum over silos of these public sizes.
+
+    Args:
+        number: of the round, from 1; None for the one with the least variance.
 
     Raises:
         ValueError: the clip of updates leaves too little room for the noise.
     """
     training = plan.training
-    single = [
-        training.local_steps
-        * (training.learning_rate * training.noise_multiplier * training.clip_norm / (training.sampling_rate * size))
-        ** 2
-        for size in public_sizes
-    ]
-    if _ROOM * math.sqrt(max(single)) > plan.secure_aggregation.clip:
+    rate = training.rate(max(training.rounds, 1) if number is None else number)
+    gain = _gain(training, rate)
+    unit = rate * training.noise_multiplier * training.clip_norm
+    single = [gain * (unit / (training.sampling_rate * size)) ** 2 for size in public_sizes]
+    # Of the round that has most of it.
+    most = math.sqrt(max(single)) * (training.learning_rate / rate if number is None else 1.0)
+    if _ROOM * most > plan.secure_aggregation.clip:
         raise ValueError("the clip of updates cuts the noise off, so that its variance is not the planned one")
     return len(plan.silos) * sum(single)
+
+
+def _gain(training: Training, rate: float) -> float:
+    """Variance of an update for steps whose noise has variance 1, in learning rates squared: the number of steps, if
+    they only add up. Momentum and the pull to where the round began are linear, so that a step's noise arrives times
+    what one impulse grows to in the steps that are left.
+    """
+    pull = rate * training.proximal_mu
+    gain = velocity = moved = 0.0
+    for step in range(training.local_steps - training.head_steps):
+        velocity = training.momentum * velocity + (pull * moved if step else 1.0)
+        moved -= velocity
+        gain += moved**2
+    return gain
 
 
 def fit_places(terms: routing_fit.Terms, total: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -10,12 +10,13 @@ import numpy.typing as npt
 import torch
 
 from feddrm.contract.errors import FeddrmError, InputError
-from feddrm.contract.plan import Plan
+from feddrm.contract.plan import Plan, Training
 from feddrm.features import Dataset
 from feddrm.method.dpsgd import DpSgd
 from feddrm.method.draws import Draws
 from feddrm.method.layout import Layout
 from feddrm.method.model import build, load_vectors, read
+from feddrm.method.pulls import Pull
 from feddrm.method.update import Model, from_float
 from privacy.noise import GaussianSource
 
@@ -65,19 +66,23 @@ class Trainer:
         self._silo = silo_index
         self._features = torch.from_numpy(data.features.astype(np.float32))
         self._targets = torch.from_numpy(data.targets.astype(np.int64))
+        self._phases = _phases(plan.training, layout)
         self._draws = Draws(data.patients, plan.training.sampling_rate, entropy)
         self._network = build(plan)
         divisor = plan.training.sampling_rate * public_size
         self._engine = DpSgd(self._network, plan.training, divisor=divisor, noise=GaussianSource(entropy))
         self._engine.check_rows(plan.schema_.width, len(plan.schema_.target.classes))
 
-    def train_round(self, model: Model, personal: Model, stop: Stop) -> tuple[npt.NDArray[np.float64], Model]:
+    def train_round(
+        self, model: Model, personal: Model, stop: Stop, number: int = 1
+    ) -> tuple[npt.NDArray[np.float64], Model]:
         """`local_steps` private steps from the round's model.
 
         Args:
             model: int64[shared_size].
             personal: int64[personal_size].
             stop: checked before every step.
+            number: of the round, from 1.
 
         Returns:
             (update float64[shared_size] = weights after minus before, new personal vector int64[personal_size]).
@@ -87,10 +92,29 @@ class Trainer:
         """
         load_vectors(self._network, self._layout, model, personal)
         before = read(self._network, self._layout, "shared")
-        for _ in range(self._training.local_steps):
-            if stop.is_set():
-                raise TrainingStopped("Training was stopped before the round was complete.")
-            drawn = self._draws.draw()
-            self._engine.step(self._features[drawn], self._targets[drawn], self._silo)
+        pulls = self._pulls()
+        for active, steps in self._phases:
+            self._engine.begin(self._training.rate(number), pulls, active)
+            for _ in range(steps):
+                if stop.is_set():
+                    raise TrainingStopped("Training was stopped before the round was complete.")
+                drawn = self._draws.draw()
+                self._engine.step(self._features[drawn], self._targets[drawn], self._silo)
         update = read(self._network, self._layout, "shared") - before
         return update, from_float(read(self._network, self._layout, "personal"))
+
+    def _pulls(self) -> list[Pull]:
+        """Of a round that begins with the network's weights."""
+        if not self._training.proximal_mu:
+            return []
+        parameters = dict(self._network.named_parameters())
+        anchors = {tensor.name: parameters[tensor.name].detach().clone() for tensor in self._layout.of("shared")}
+        return [Pull(anchors, dict.fromkeys(anchors, torch.tensor(self._training.proximal_mu)))]
+
+
+def _phases(training: Training, layout: Layout) -> list[tuple[frozenset[str] | None, int]]:
+    """(names of the tensors that move, or None for all; steps) of the parts of a round."""
+    if not training.head_steps:
+        return [(None, training.local_steps)]
+    personal, shared = (frozenset(tensor.name for tensor in layout.of(scope)) for scope in ("personal", "shared"))
+    return [(personal, training.head_steps), (shared, training.local_steps - training.head_steps)]

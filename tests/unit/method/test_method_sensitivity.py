@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kinds import KINDS
 from torch import nn
 from trainer_tools import (
     Entropy,
@@ -32,7 +33,8 @@ from feddrm.contract.plan import Plan
 from feddrm.contract.stages import PersonalHead
 from feddrm.features import Dataset
 from feddrm.method import personal as personal_module
-from feddrm.method.dpsgd import DpSgd, block_for
+from feddrm.method.blocks import block_for
+from feddrm.method.dpsgd import DpSgd
 from feddrm.method.layout import layout_of
 from feddrm.method.model import build, load_vectors
 from feddrm.method.personal import fine_tune
@@ -63,12 +65,37 @@ def tuned(plan: Plan, data: Dataset, entropy: Entropy, recorder: Recorder, scale
     return total
 
 
-MECHANISMS: dict[str, tuple[Sum, tuple[int, ...]]] = {
-    "training a multilayer perceptron": (trained, (7, 5)),
-    "training a linear model": (trained, ()),
-    "tuning the head of a multilayer perceptron": (tuned, (6,)),
-    "tuning the head of a linear model": (tuned, ()),
+def shared_part(plan: Plan, data: Dataset, entropy: Entropy, recorder: Recorder, scale: float) -> Floats:
+    """A step that moves the shared tensors only, of everybody."""
+    stepper, module = engine(plan, recorder)
+    load_vectors(module, layout_of(plan), *weights(plan, scale))
+    stepper.begin(1.0, active=[tensor.name for tensor in layout_of(plan).of("shared")])
+    stepper.step(*batch(data, slice(None)), 1)
+    return recorder.sums.pop()
+
+
+# Mechanism: (what it sums, kind of model, what else is in the plan).
+MECHANISMS: dict[str, tuple[Sum, str, dict[str, Any]]] = {
+    "training a multilayer perceptron": (trained, "mlp", {}),
+    "training a linear model": (trained, "linear", {}),
+    "training a LeNet": (trained, "lenet_gn", {}),
+    "training a residual network": (trained, "resnet18_gn", {}),
+    "training with everything shared": (trained, "lenet_gn", {"personal": []}),
+    "training with personal norms": (trained, "lenet_gn", {"personal": ["trunk.*norm*"]}),
+    "training personal tensors in their turn": (trained, "mlp", {"head_steps": 1, "local_steps": 2}),
+    "training shared tensors in their turn": (shared_part, "lenet_gn", {}),
+    "training with pull and momentum": (trained, "mlp", {"proximal_mu": 1.0, "momentum": 0.9, "local_steps": 2}),
+    "tuning the head of a multilayer perceptron": (tuned, "mlp", {}),
+    "tuning the head of a linear model": (tuned, "linear", {}),
+    "tuning the head of a LeNet": (tuned, "lenet_gn", {}),
 }
+
+
+LONG = {"training a residual network"}
+
+
+def test_every_kind_of_model_has_its_sensitivity_measured() -> None:
+    assert {kind for _, kind, _ in MECHANISMS.values()} == set(KINDS)
 
 
 @pytest.fixture
@@ -77,7 +104,9 @@ def recorders(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return recorder
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(
+    "mechanism", [pytest.param(name, marks=[pytest.mark.soak] if name in LONG else []) for name in MECHANISMS]
+)
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -87,7 +116,7 @@ def recorders(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     lam=st.sampled_from([0.0, 0.4, 1.0]),
 )
 def test_removing_one_patient_moves_the_clipped_sum_by_at_most_c(
-    make_plan: MakePlan,
+    make_kind: MakePlan,
     make_entropy: MakeEntropy,
     recorders: Recorder,
     mechanism: str,
@@ -97,9 +126,12 @@ def test_removing_one_patient_moves_the_clipped_sum_by_at_most_c(
     rate: float,
     lam: float,
 ) -> None:
-    summed, hidden = MECHANISMS[mechanism]
-    plan = make_plan(hidden=hidden, sampling_rate=rate, target_weight=lam, clip_norm=0.7)
-    data = dataset(seed, patients=7, scale=spread)
+    summed, kind, more = MECHANISMS[mechanism]
+    plan = make_kind(kind, sampling_rate=rate, target_weight=lam, clip_norm=0.7, **more)
+    records = 3 if kind in ("linear", "mlp") else 1
+    data = dataset(seed, patients=5, records=records, width=plan.schema_.width, scale=spread)
+    if summed is shared_part:
+        plan = plan.model_copy(update={"training": plan.training.model_copy(update={"sampling_rate": 1.0})})
     key = seed.to_bytes(8)
     whole = summed(plan, data, make_entropy(key), recorders, scale)
     moved = []

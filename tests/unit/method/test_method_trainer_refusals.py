@@ -22,7 +22,8 @@ from trainer_tools import (
 
 from feddrm.contract.errors import InputError
 from feddrm.features import Dataset
-from feddrm.method.dpsgd import DpSgd, block_for
+from feddrm.method.blocks import block_for
+from feddrm.method.dpsgd import DpSgd
 from feddrm.method.layout import layout_of
 from feddrm.method.model import build
 from feddrm.method.trainer import Trainer, TrainingStopped

@@ -73,10 +73,10 @@ def weights(plan: Plan, scale: float = 1.0) -> tuple[npt.NDArray[np.int64], npt.
 
 
 def clipped_sum(plan: Plan, data: Dataset, recorder: Recorder, entropy: Entropy, scale: float = 1.0) -> Floats:
-    """The sum that one step of a real round hands to the noise."""
+    """The sum that the first step of a real round hands to the noise."""
     recorder.sums.clear()
     Trainer(plan, layout_of(plan), data, 1, 20, entropy).train_round(*weights(plan, scale), Going())
-    assert len(recorder.sums) == 1
+    assert len(recorder.sums) == plan.training.local_steps
     return recorder.sums[0]
 
 
