@@ -1,4 +1,5 @@
-"""From a table of records to arrays, driven by the plan's schema; silo and querier share it (design section 2).
+"""From a table of records, or a file of images, to arrays, driven by the plan's schema; silo and querier share it
+(design section 2).
 
 Nothing is computed from the data: bounds, bin edges and categories come from the schema. Errors name file, line and
 column but never the value, which may be a patient's and would end in a log.
@@ -16,7 +17,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from feddrm.arrays import check_images, scale_images
 from feddrm.contract.errors import InputError
+from feddrm.contract.images import Image
 from feddrm.contract.schema import Binned, Categorical, Column, Numeric, Schema, Threshold
 from feddrm.tables import Table, read_table
 
@@ -90,14 +93,7 @@ def encode(table: Table, schema: Schema, *, targets: bool = True, tolerant: bool
             f"{table.source}: column {absent[0]!r}{more} of the plan's schema is missing.",
             remedy="Add it, or compare the header's spelling with the plan.",
         )
-    features = np.empty((len(table), schema.width), dtype=np.float32)
-    offset = cells = 0
-    for column in schema.columns:
-        block, problem = _encode_column(table, column)
-        _refuse(table, problem, tolerant)
-        cells += int(problem.at.sum())
-        features[:, offset : offset + column.width] = block
-        offset += column.width
+    features, cells = _features(table, schema, tolerant)
     classes, unlabelled = _targets(table, schema) if targets else (None, _no_problem(table))
     patients, nameless = _patients(table, schema)
     for problem in (unlabelled, nameless):
@@ -109,6 +105,33 @@ def encode(table: Table, schema: Schema, *, targets: bool = True, tolerant: bool
         [patient for patient, keep in zip(patients, kept.tolist(), strict=True) if keep],
         Unusable(cells, table.dropped + int((~kept).sum())),
     )
+
+
+def _features(table: Table, schema: Schema, tolerant: bool) -> tuple[npt.NDArray[np.float32], int]:
+    """(features of all records, cells that count as missing)."""
+    if schema.image is not None:
+        return _images(table, schema.image, tolerant)
+    features = np.empty((len(table), schema.width), dtype=np.float32)
+    offset = cells = 0
+    for column in schema.columns:
+        block, problem = _encode_column(table, column)
+        _refuse(table, problem, tolerant)
+        cells += int(problem.at.sum())
+        features[:, offset : offset + column.width] = block
+        offset += column.width
+    return features, cells
+
+
+def _images(table: Table, image: Image, tolerant: bool) -> tuple[npt.NDArray[np.float32], int]:
+    if image.name not in table.arrays:
+        raise InputError(
+            f"{table.source}: array {image.name!r} of the plan's schema.image is missing.",
+            remedy="Write images, patients and targets with numpy.savez_compressed, under the plan's names.",
+        )
+    features, wrong = scale_images(check_images(table.source, table.arrays[image.name], image), image)
+    complaint = "a value of the image is not a finite number"
+    _refuse(table, _Problem(image.name, wrong > 0, complaint, "Correct the image or leave it out."), tolerant)
+    return features, int(wrong.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +152,8 @@ def _refuse(table: Table, problem: _Problem, tolerant: bool) -> None:
     if not tolerant and problem.at.any():
         line = table.lines[int(np.argmax(problem.at))]
         raise InputError(
-            f"{table.source}, line {line}, column {problem.column!r}: {problem.complaint}.", remedy=problem.remedy
+            f"{table.source}, {table.unit} {line}, column {problem.column!r}: {problem.complaint}.",
+            remedy=problem.remedy,
         )
 
 

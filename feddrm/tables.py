@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from feddrm.arrays import MAGIC, Array, read_arrays
 from feddrm.contract.errors import InputError
 
 _GZIP: Final = b"\x1f\x8b"
@@ -25,19 +26,24 @@ class Table:
         columns: cells without surrounding blanks, one list of equal length for each column name.
         lines: 1-based line numbers.
         dropped: lines that a tolerant reading left out.
+        arrays: what is no column, of a file of arrays: by name, one entry a record.
+        unit: what `lines` counts, for messages.
     """
 
     source: str
     columns: dict[str, list[str]] = field(repr=False)
     lines: list[int] = field(repr=False)
     dropped: int = field(default=0, repr=False)
+    arrays: dict[str, Array] = field(default_factory=dict, repr=False)
+    unit: str = "line"
 
     def __len__(self) -> int:
         return len(self.lines)
 
 
 def read_table(path: Path | str, *, tolerant: bool = False) -> Table:
-    """Read a comma-separated table with a header line, UTF-8, plain or gzip-compressed; one record a line.
+    """Read a comma-separated table with a header line, UTF-8, plain or gzip-compressed, one record a line; or a file of
+    arrays (feddrm.arrays), one record an entry.
 
     A quoted cell may hold commas and quotes but no line break: a stray quote would otherwise swallow the lines after
     it, and with them other patients' records.
@@ -59,6 +65,11 @@ def read_table(path: Path | str, *, tolerant: bool = False) -> Table:
         raise InputError(f"{source} is a damaged gzip file.", remedy="Write it again.") from error
     except OSError as error:
         raise InputError(f"{source} cannot be read: {error.strerror or error}.") from error
+    if raw.startswith(MAGIC):
+        cells, arrays, count = read_arrays(source, raw, tolerant=tolerant)
+        if not (count or tolerant):
+            raise InputError(f"{source} is empty: it has no records.", remedy="At least one record is needed.")
+        return Table(source, cells, list(range(1, count + 1)), arrays=arrays, unit="record")
     try:
         # Bytes that are no UTF-8 become lone surrogates: such a cell is no number, no category and no patient id.
         text = raw.decode("utf-8-sig", "surrogateescape" if tolerant else "strict")

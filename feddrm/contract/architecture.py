@@ -57,6 +57,8 @@ class Architecture(Grown):
 
     later: ClassVar[frozenset[str]] = frozenset({"personal"})
 
+    kind: str
+
     personal: Annotated[tuple[Pattern, ...], Field(max_length=64)] = ("target_head.*",)
 
     def inputs(self, shape: Shape) -> Shape:
@@ -77,6 +79,12 @@ class Architecture(Grown):
     def embedding(self, shape: Shape) -> int:
         """Length of the embedding."""
         raise NotImplementedError
+
+    def words(self) -> str:
+        """For people: the kind, and what it was given."""
+        document = self.model_dump(mode="json", exclude={"kind", "personal"})
+        sizes = ", ".join(f"{key} {_sizes(value)}" for key, value in document.items())
+        return f"{self.kind}, {sizes}" if sizes else self.kind
 
     def text(self, shape: Shape) -> str:
         """What names and shapes of tensors leave open, for fingerprints of layouts; empty where that is nothing."""
@@ -140,3 +148,7 @@ def norm(name: str, channels: int) -> tuple[TensorSpec, ...]:
         TensorSpec(f"trunk.{name}.weight", (channels,), channels, "one"),
         TensorSpec(f"trunk.{name}.bias", (channels,), channels, "zero"),
     )
+
+
+def _sizes(value: object) -> str:
+    return "-".join(str(part) for part in value) if isinstance(value, list) else str(value)

@@ -18,7 +18,7 @@ from feddrm.contract.messages import NamedFigure
 from feddrm.contract.plan import Plan
 from feddrm.contract.release import Counts, Release
 from feddrm.contract.schedule import NAMES, STAGE_EVALUATE
-from feddrm.contract.schema import Binned, Categorical, Column, Numeric
+from feddrm.contract.schema import Binned, Categorical, Column, Numeric, Schema
 from feddrm.method.coarse import query_bits
 from feddrm.method.evaluation import Figures
 from privacy.events import DistributedDiscreteGaussian, LocalDiscreteGaussian
@@ -63,13 +63,22 @@ def render_card(release: Release) -> str:
         plan=plan,
         statement=statement,
         release=release,
-        columns=[(column.name, _column(column)) for column in plan.schema_.columns],
+        columns=_columns(plan.schema_),
         whole=whole,
         stages=stages,
         figures=figures_of(plan, statement.evaluation),
         query_bits=query_bits(plan),
         cohort=plan.smallest_cohort,
     )
+
+
+def _columns(schema: Schema) -> list[tuple[str, str]]:
+    """(name, how it is read) of all that a record has."""
+    image = schema.image
+    if image is None:
+        return [(column.name, _column(column)) for column in schema.columns]
+    size = f"{image.channels} channels of {image.height} x {image.width} pixels"
+    return [(image.name, f"{size}, {image.lower:g} to {image.upper:g}")]
 
 
 def _column(column: Column) -> str:

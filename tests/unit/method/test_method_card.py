@@ -63,3 +63,17 @@ def test_what_an_operator_writes_is_text_and_no_markup() -> None:
     card = render_card(released(schema=schema))
     assert "[yes](http" not in card
     assert "no | yes" not in card
+
+
+def test_a_card_of_images_says_their_size_and_the_network() -> None:
+    schema = rand.schema_document()
+    del schema["columns"]
+    schema["image"] = {"channels": 3, "height": 32, "width": 28, "lower": 0, "upper": 255}
+    for model, words in (
+        ({"kind": "lenet_gn"}, "lenet_gn, channels 6-16, hidden 120, units 84"),
+        ({"kind": "resnet18_gn", "width": 16}, "resnet18_gn, width 16, units 128"),
+        ({"kind": "mlp", "hidden": [32, 16]}, "mlp, hidden 32-16"),
+    ):
+        card = render_card(released(schema=schema, model=model))
+        assert f"| model | {words} |" in card
+        assert "| image | 3 channels of 32 x 28 pixels, 0 to 255 |" in card
