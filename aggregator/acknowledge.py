@@ -11,6 +11,7 @@ from aggregator.phases import Acknowledging, Proposing, Running
 from feddrm.contract import labels
 from feddrm.contract.documents import canonical
 from feddrm.contract.messages import SMALL_VECTOR, Publish, RoundOutcome, RoundSummary
+from feddrm.contract.release import required_signatures
 from feddrm.contract.rounds import Ack
 from feddrm.contract.signed import Signed, signers
 from feddrm.method.progress import advance
@@ -130,7 +131,6 @@ def take_signature(job: Job, room: Room, phase: Proposing, silo: str, statement:
     if silo in phase.signatures or silo not in job.accepting:
         return
     phase.signatures[silo] = next(s for s in statement.signatures if s.key == key)
-    if len(phase.signatures) == job.threshold:
-        room.effects.append(
-            Journal(f"the release of {job.plan.name} has {job.threshold} signatures; it can be published")
-        )
+    required = required_signatures(job.plan)
+    if len(phase.signatures) == required:
+        room.effects.append(Journal(f"the release of {job.plan.name} has {required} signatures; it can be published"))

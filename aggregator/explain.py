@@ -130,6 +130,8 @@ class StageCost:
     def line(self) -> str:
         """For people."""
         rounds = "" if self.rounds == 1 else f", {self.rounds} rounds"
+        if self.name == NAMES[STAGE_EVALUATE] and self.rounds > 1:
+            rounds = f", should it be lost and tried again ({self.rounds} rounds)"
         alone = "" if self.epsilon_alone == self.epsilon else f" (without secure aggregation {self.epsilon_alone:.3f})"
         ring = "" if self.ring_bits is None else f"; a silo's entries use {self.ring_bits:.1f} of 40 bits"
         return f"  {self.name}{rounds}: by itself epsilon {self.epsilon:.3f}{alone}{ring}."
@@ -170,7 +172,8 @@ def _shares(plan: Plan) -> tuple[str, ...]:
 def _required(plan: Plan) -> tuple[str, ...]:
     if plan.evaluation is None or not plan.evaluation.required:
         return ()
-    return ("Without the evaluation, whose one round may be lost, there is no release (evaluation.required).",)
+    often = "once" if plan.evaluation.attempts == 1 else "twice"
+    return (f"Without the evaluation, which is tried {often} at most, there is no release (evaluation.required).",)
 
 
 def _odds(epsilon: float) -> str:
@@ -198,7 +201,10 @@ def _warnings(plan: Plan, absent: int, epsilon: float) -> tuple[str, ...]:
     if plan.training.rounds == 0 and plan.routing_fit is None:
         found.append("no rounds: the release is the initial model, which has seen no patient.")
     if plan.model.kind == "linear":
-        found.append("a linear model has no trunk: queries show the coordinator features, coarse but unmixed.")
+        found.append(
+            "a linear model has no trunk: queries show the coordinator features, coarse but unmixed, so that its"
+            " release needs the signature of every silo, each of which allows queries.linear."
+        )
     bits = query_bits(plan)
     if bits > min(_MANY_BITS, record_bits(plan.schema_)):
         found.append(

@@ -18,12 +18,12 @@ from feddrm.contract.messages import CoordinatorEvent, PlanAnswer, Ready, RoundO
 from feddrm.contract.plan import Plan
 from feddrm.contract.release import Reached
 from feddrm.contract.roster import Roster, roster_hash
-from feddrm.contract.schedule import describe, last_round, stage_of
+from feddrm.contract.schedule import describe, finished, last_round, rounds_shown, stage_of
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan
 from feddrm.contract.transcript import JobRecord
 from feddrm.method.layout import Layout, layout_of
-from feddrm.method.progress import initial_state, reached, segments
+from feddrm.method.progress import evaluated, initial_state, reached, segments
 from feddrm.method.update import model_hash
 
 LOST_IN_A_ROW: Final = 3
@@ -169,8 +169,18 @@ class Job:
 
     @property
     def rounds(self) -> int:
-        """How many rounds the job has in all its stages."""
+        """How many rounds the job has in all its stages, at most."""
         return last_round(self.plan)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it needs no further round."""
+        return finished(self.plan, len(self.outcomes), evaluated=evaluated(self.plan, self.layout, self.model))
+
+    @property
+    def rounds_shown(self) -> int:
+        """How many rounds it has if no evaluation is lost from now on."""
+        return rounds_shown(self.plan, len(self.outcomes), evaluated=evaluated(self.plan, self.layout, self.model))
 
     def stage(self, number: int) -> int:
         """The stage of a round."""

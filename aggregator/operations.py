@@ -6,6 +6,7 @@ it is written anywhere else.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,6 +162,7 @@ def read_requests(home: OperatorHome, paths: Sequence[Path]) -> tuple[Candidate,
     for path in paths:
         try:
             signed = Signed.from_json(read_bounded(path, limit=_MAXIMUM_REQUEST))
+            _refuse_kit(path, signed)
             request = verify_request(signed)
         except MalformedError as error:
             raise InputError(f"{path} is not a request: {error.message}") from error
@@ -173,6 +175,19 @@ def read_requests(home: OperatorHome, paths: Sequence[Path]) -> tuple[Candidate,
         shown = member_fingerprint(request.role, request.name, request.identity)
         found.append(Candidate(path, request, shown, _change(home.roster, request, path)))
     return tuple(found)
+
+
+def _refuse_kit(path: Path, signed: Signed) -> None:
+    """Say so where a kit was taken for the request beside which it lies; whether it is sound is not looked at."""
+    try:
+        says = json.loads(signed.body)["format"]
+    except (ValueError, TypeError, KeyError):
+        return
+    if isinstance(says, str) and says.startswith("feddrm kit "):
+        raise InputError(
+            f"{path} is a kit, which enroll makes; it takes the .request file that the member's init made.",
+            remedy="The kit is for the member, who joins with it.",
+        )
 
 
 def _change(roster: Roster, request: Request, path: Path) -> Literal["new", "renewed", "changed keys"]:

@@ -24,7 +24,7 @@ def begin_round(job: Job, room: Room) -> None:
         end(job, room, completed=False, reason=f"{LOST_IN_A_ROW} rounds in a row were lost; see the log for why")
     elif shortfall := _shortfall(job):
         end(job, room, completed=False, reason=shortfall)
-    elif len(job.outcomes) < job.rounds:
+    elif not job.finished:
         pause = BACKOFF_MS << job.lost_in_a_row() if job.lost_in_a_row() else 0
         job.phase = Gathering(len(job.outcomes) + 1, 1, now, now + pause)
     else:

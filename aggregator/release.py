@@ -11,7 +11,7 @@ import safetensors.numpy
 from aggregator.job import Job
 from feddrm.contract.documents import parse_body
 from feddrm.contract.messages import ReleaseSummary
-from feddrm.contract.release import Bundle, Statement, release_id
+from feddrm.contract.release import Bundle, Statement, release_id, required_signatures
 from feddrm.contract.signed import Signature, Signed
 from feddrm.contract.signed_plan import SignedPlan
 from feddrm.method import progress
@@ -47,7 +47,7 @@ class Candidate:
     @property
     def threshold(self) -> int:
         """How many signatures it needs."""
-        return self.plan.plan.secure_aggregation.threshold
+        return required_signatures(self.plan.plan)
 
     def summary(self) -> ReleaseSummary:
         """As the operator lists it."""

@@ -9,7 +9,7 @@ from aggregator.gather import FOR_GOOD, WAITED_FOR, Standing, at_round, gathered
 from aggregator.job import Job, Presence, Room
 from aggregator.phases import Aborting, Acknowledging, Ended, Gathering, Proposing, Running
 from feddrm.contract.messages import HISTORY_LIMIT, SiloStatus, Status
-from feddrm.contract.release import release_id
+from feddrm.contract.release import release_id, required_signatures
 from feddrm.contract.signed import Signed
 from feddrm.method.card import figures_of
 from secagg.wire import Step
@@ -41,7 +41,7 @@ def status_of(coordinator: Coordinator, room: Room, capacity: Mapping[str, int])
         job="" if job is None else job.plan.name,
         state=state,
         round=0 if job is None else _round(job),
-        rounds=0 if job is None else job.rounds,
+        rounds=0 if job is None else job.rounds_shown,
         attempt=attempt,
         step=step,
         waiting_for=waiting,
@@ -64,7 +64,7 @@ def status_of(coordinator: Coordinator, room: Room, capacity: Mapping[str, int])
 
 
 def _round(job: Job) -> int:
-    return min(len(job.outcomes) + 1, job.rounds)
+    return min(len(job.outcomes) + 1, job.rounds_shown)
 
 
 def _phase(job: Job, room: Room) -> tuple[str, str, int, tuple[str, ...], str]:
@@ -82,9 +82,10 @@ def _phase(job: Job, room: Room) -> tuple[str, str, int, tuple[str, ...], str]:
             return "acknowledging", "publish", attempt, waiting, _for(waiting)
         case Proposing(signatures=signatures) as phase:
             waiting = tuple(s for s in job.accepting if s not in signatures)
-            count = f"{len(signatures)} of {job.threshold} needed signatures"
+            required = required_signatures(job.plan)
+            count = f"{len(signatures)} of {required} needed signatures"
             released = release_id(Signed(phase.statement, ()))
-            if len(signatures) >= job.threshold:
+            if len(signatures) >= required:
                 how = f"feddrm-aggregator release publish {released} --operator DIR"
                 return "release ready", "", 0, waiting, f"{count}; publish it with: {how}"
             return "releasing", "", 0, waiting, f"{count}; {_for(waiting)}"

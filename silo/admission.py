@@ -13,7 +13,7 @@ from secagg.keys import signature_valid
 from secagg.session import Announcement
 from secagg.wire import COORDINATOR, Step
 from silo.catchup import Outcomes
-from silo.context import Context, Work, place_of
+from silo.context import Context, Work, needs_no_round, place_of
 from silo.state import Job
 
 _LARGEST_ATTEMPT: Final = 1 << 16
@@ -46,6 +46,8 @@ class Admission:
         except (WireError, UnsoundError) as error:
             raise VerificationError(f"It is unsound: {error}.") from error
         previous = self._outcomes.certified(event.previous, job, work, now_ms)
+        if needs_no_round(self._context.state, work, job):
+            raise VerificationError("The job has no further round.")
         place = place_of(self._context, work, job, previous)
         check_announcement(announcement, work.plan, place, self._context.me)
         position = (announcement.stage, announcement.round, announcement.attempt)

@@ -128,18 +128,26 @@ def _workshop(home: Home, context: Context, settings: AgentSettings) -> Workshop
 def _relay(member: SiloHome, context: Context, settings: AgentSettings) -> Relay | None:
     if settings.capacity == 0:
         return None
-    released = Released(context.state, settings.torch_threads)
+    released = Released(context.state, settings.torch_threads, context.me)
+
+    def problem(release: bytes | None) -> str:
+        return unserved(context.read_policy, None if release is None else released.plan(release))
+
+    def width(release: bytes) -> int | None:
+        plan = released.plan(release)
+        return None if plan is None or problem(release) else plan.schema_.width
+
     answerer = Answerer(
         answers=Answers(context.state),
         roster=member.roster,
         me=context.me,
         signer=context.signer,
         sealing=member.keys.sealing.hpke(),
-        width_of=released.width,
+        width_of=width,
         answers_per_day=settings.answers_per_day,
         capacity=settings.capacity,
     )
-    return Relay(answerer, released, settings.capacity, lambda: unserved(context.read_policy))
+    return Relay(answerer, released, settings.capacity, lambda: problem(released.newest))
 
 
 def open_ledger(home: Home, member: SiloHome, state: State) -> Ledger:

@@ -116,13 +116,14 @@ def predict(
     form: FormatOption = Format.TEXT,
 ) -> None:
     """Predict with this silo's own newest model. Nothing leaves the hospital."""
+    from feddrm.contract.home import load_silo_home
     from silo.home import Home
     from silo.tables import predict as predict_table
     from silo.tables import write_rows
 
     home = Home(directory)
     home.check()
-    document, rows = predict_table(home, file)
+    document, rows = predict_table(home, load_silo_home(directory).name, file)
     if out is not None:
         write_rows(document, out)
         emit(form, {"out": str(out), "rows": len(rows)}, f"Wrote {len(rows)} predictions to {out}.")

@@ -14,10 +14,10 @@ from feddrm.contract.names import SiloId
 from feddrm.contract.plan import Plan, plan_hash
 from feddrm.contract.policy import Policy
 from feddrm.contract.roster import Member, Roster, roster_hash
-from feddrm.contract.schedule import describe, last_round, stage_of
+from feddrm.contract.schedule import describe, finished, last_round, rounds_shown, stage_of
 from feddrm.contract.signed import Signed
 from feddrm.method.layout import Layout, layout_of
-from feddrm.method.progress import segments
+from feddrm.method.progress import evaluated, segments
 from feddrm.method.update import model_hash
 from privacy.gate import Gate
 from privacy.ledger import Ledger
@@ -118,7 +118,7 @@ class Work:
 
     @property
     def rounds(self) -> int:
-        """How many rounds the job has in all its stages."""
+        """How many rounds the job has in all its stages, at most."""
         return last_round(self.plan)
 
     def stage(self, number: int) -> int:
@@ -153,6 +153,16 @@ def current_model(state: State, job: Job) -> Int64s:
     if model is None:
         raise LookupError("the state holds no model of its own round")
     return model
+
+
+def needs_no_round(state: State, work: Work, job: Job) -> bool:
+    """Whether the job had all its rounds: an evaluation that was published needs no spare one."""
+    return finished(work.plan, job.round, evaluated=evaluated(work.plan, work.layout, current_model(state, job)))
+
+
+def rounds_of_job(state: State, work: Work, job: Job) -> int:
+    """How many rounds the job has if no evaluation is lost from now on."""
+    return rounds_shown(work.plan, job.round, evaluated=evaluated(work.plan, work.layout, current_model(state, job)))
 
 
 def place_of(context: Context, work: Work, job: Job, previous: bytes) -> Place:

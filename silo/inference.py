@@ -49,7 +49,7 @@ class Answerer:
     Args:
         roster: the pinned one; a newer one may be put in its place.
         me: this silo's name.
-        width_of: (release) -> number of features, or None when this silo cannot answer for that release.
+        width_of: (release) -> number of features, or None when this silo cannot or may not answer for that release.
         answers_per_day: budget of each querier, in records; its refused questions count, too.
         capacity: queries in work at once; one querier gets at most half of it.
     """
@@ -159,7 +159,9 @@ class Answerer:
             raise NotAuthorisedError("The ticket's lifetime is longer than tickets live.")
         width = self._width_of(ticket.release)
         if width is None:
-            raise NotAuthorisedError("This silo did not sign the release that the ticket names.")
+            raise NotAuthorisedError(
+                "This silo did not sign the release that the ticket names, or may not answer for it."
+            )
         context = AskContext(
             federation=self.roster.federation,
             querier=querier.name,

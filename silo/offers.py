@@ -14,7 +14,7 @@ from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.messages import DeclineReason, JobOffer, PlanAnswer
 from feddrm.contract.plan import plan_hash
 from feddrm.contract.signed import Signed, verify
-from feddrm.method.layout import initial_personal
+from feddrm.method.layout import initial_personal, layout_of
 from feddrm.method.progress import initial_state
 from privacy.errors import BudgetRefused, GateError
 from silo.books import Books
@@ -129,7 +129,7 @@ class Offers:
         self._books.record_dataset(work, event, now_ms)
         name, layout = work.plan_hash, work.layout
         first = initial_state(work.plan, layout, name)
-        state.add_job(name, pending.signed, first, initial_personal(layout, name))
+        state.add_job(name, pending.signed, first, initial_personal(layout_of(work.plan.at(self._context.me)), name))
         state.note("declined", None)
         self._pending = None
         self._answer(work, pending.asked_ms, now_ms, accepted=True)

@@ -44,7 +44,7 @@ def open_leaf(directory: Path, number: int, out: Path) -> str:
         key = kept_commitment_key(state)
         if key is None:
             raise InputError(f"{home.database} holds no commitment key: no commitment of this ledger can be opened.")
-        opening = Opening(origin, number, *_parts(home, state, key, number, leaf))
+        opening = Opening(origin, number, *_parts(home, member.name, state, key, number, leaf))
     finally:
         state.close()
     if not opening.opens(_commitment(leaf)):
@@ -56,14 +56,14 @@ def open_leaf(directory: Path, number: int, out: Path) -> str:
     return "the records that were read" if isinstance(leaf, Dataset) else "the update of a round"
 
 
-def _parts(home: Home, state: State, key: bytes, number: int, leaf: Leaf) -> tuple[bytes, bytes]:
+def _parts(home: Home, me: str, state: State, key: bytes, number: int, leaf: Leaf) -> tuple[bytes, bytes]:
     if isinstance(leaf, Dataset):
         nonce = state.fact(f"dataset {number}")
         job = state.job(leaf.plan)
         if nonce is None or job is None:
             raise InputError(f"{home.database} does not remember how leaf {number} was made.")
         plan: PlanDocument = Work.of(job.signed.body).plan
-        return dataset_key(key, nonce), load_records(home, plan.schema_).digest
+        return dataset_key(key, nonce), load_records(home, plan.at(me).schema_).digest
     if isinstance(leaf, Commit):
         update = state.update(leaf.plan, leaf.stage, leaf.round)
         if update is None:

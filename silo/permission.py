@@ -10,22 +10,28 @@ from collections.abc import Callable
 
 from feddrm.contract.charge import Charge, charge
 from feddrm.contract.errors import FeddrmError
+from feddrm.contract.plan import Plan
 from feddrm.contract.policy import POLICY_FILE, Policy, objections
 from silo.books import Books
 from silo.context import Context, Work
 
 
-def unserved(read_policy: Callable[[], Policy]) -> str:
+def unserved(read_policy: Callable[[], Policy], plan: Plan | None) -> str:
     """Why this hospital answers no query now, or nothing; asked anew before every one. The phrase stays here.
 
     Args:
         read_policy: local/policy.toml as it is now; raises a FeddrmError when it cannot be relied on.
+        plan: of the release that is asked about, if there is one.
     """
     try:
         policy = read_policy()
     except FeddrmError as error:
         return str(error)
-    return "" if policy.queries.serve else f"queries.serve in local/{POLICY_FILE} is not true"
+    if not policy.queries.serve:
+        return f"queries.serve in local/{POLICY_FILE} is not true"
+    if plan is not None and plan.model.kind == "linear" and not policy.queries.linear:
+        return f"queries.linear in local/{POLICY_FILE} is not true"
+    return ""
 
 
 class Permission:
@@ -52,7 +58,8 @@ class Permission:
             return str(error)
         self._books.set_caps(policy)
         epsilon, alone = self._books.claimed(work.plan_hash) or self._figures(work)
-        found = list(objections(policy, work.plan, epsilon, alone, operator=self._context.roster.operator))
+        operator, me = self._context.roster.operator, self._context.me
+        found = list(objections(policy, work.plan, epsilon, alone, operator=operator, silo=me))
         if work.plan.schema_.patient != data.patient:
             column = work.plan.schema_.patient
             found.append(f"the plan takes column {column} for the patient, local/data.toml says {data.patient}")

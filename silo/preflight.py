@@ -33,18 +33,19 @@ class Check:
 
 
 def load_plan(path: Path, member: SiloHome) -> Plan:
-    """A plan file: signed (checked against the pinned operator key), or TOML as an operator writes it.
+    """A plan file as this silo computes by it: signed (checked against the pinned operator key), or TOML as an operator
+    writes it.
 
     Raises:
         InputError, VerificationError, MalformedError: it is none.
     """
     if path.suffix == ".toml":
-        return load_document(path, Plan)
+        return load_document(path, Plan).at(member.name)
     try:
         signed = Signed.from_json(read_bounded(path))
     except MalformedError as error:
         raise InputError(f"{path} is no plan.", remedy="Give a plan.toml or a signed plan.") from error
-    return verify_plan(signed, federation=member.federation, operator=member.anchor.operator).plan
+    return verify_plan(signed, federation=member.federation, operator=member.anchor.operator).plan.at(member.name)
 
 
 def preflight(home: Home, member: SiloHome, plan: Plan | None, now_ms: int) -> tuple[Check, ...]:
@@ -113,7 +114,7 @@ def _policy(home: Home, member: SiloHome, plan: Plan | None) -> str:
             remedy="See `feddrm-silo roster show` and `roster accept`.",
         )
     cost = charge(plan)
-    problems = objections(policy, plan, cost.epsilon, cost.epsilon_alone, operator=operator)
+    problems = objections(policy, plan, cost.epsilon, cost.epsilon_alone, operator=operator, silo=member.name)
     if problems:
         raise InputError(f"{path} refuses the plan: {'; '.join(problems)}.", remedy="Change it only if you decide to.")
     return f"accepts {plan.name}: epsilon {cost.epsilon:.3f} at delta {cost.delta:g}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from feddrm.contract.messages import ReleaseProposal
-from silo.context import Context, Work
+from silo.context import Context, Work, needs_no_round
 from silo.effects import Effect
 from silo.permission import Permission
 from silo.releases import Releases
@@ -62,7 +62,7 @@ class Proposals:
             ready: the records can be read.
             problem: why they never will be, if so.
         """
-        if job.round != work.rounds:
+        if not needs_no_round(self._context.state, work, job):
             # It will not be signed, and must not start a tuning that a round after it would then measure.
             return self._releases.propose(work, job, event)
         if self._held is not None:

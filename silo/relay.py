@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from feddrm.contract.errors import FeddrmError
 from feddrm.contract.messages import Answer, Capacity, SealedQuery, ServeEvent
+from feddrm.contract.plan import Plan
 from feddrm.contract.roster import Roster
 from silo.boundary import survivable
 from silo.context import Work
@@ -28,8 +29,9 @@ logger = logging.getLogger("silo")
 class Released:
     """The models of the releases that this silo signed; only the newest one asked for stays in memory."""
 
-    def __init__(self, state: State, threads: int) -> None:
+    def __init__(self, state: State, threads: int, me: str) -> None:
         self._state = state
+        self._me = me
         self._threads = threads
         self._works: dict[bytes, Work] = {}
         self._loaded: tuple[bytes, Predictor] | None = None
@@ -39,10 +41,10 @@ class Released:
         """Hash of the newest release."""
         return self._state.last_release()
 
-    def width(self, release: bytes) -> int | None:
-        """How many features a query of this release has; None when this silo cannot answer for it."""
+    def plan(self, release: bytes) -> Plan | None:
+        """The plan that a release is of; None when this silo did not sign it."""
         work = self._work(release)
-        return None if work is None else work.plan.schema_.width
+        return None if work is None else work.plan
 
     def predictor(self, release: bytes) -> Callable[[], Predictor]:
         """A function that gives the model; call it in a worker thread, as it may load torch."""
@@ -52,7 +54,7 @@ class Released:
         work = self._work(release)
         if work is None:
             raise LookupError("a query was admitted for an unknown release")
-        plan = work.plan
+        plan = work.plan.at(self._me)
         # As signed, not as the plan's newest: a release answers with its own model whatever happened to the job since.
         models = self._state.release_models(release)
         if models is None:

@@ -8,7 +8,7 @@ from feddrm.contract.release import release_hash, sign_statement
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan
 from feddrm.method.progress import shared_model, statement_of
-from silo.context import Context, Work, current_model
+from silo.context import Context, Work, current_model, needs_no_round
 from silo.effects import Effect, Log, ReleaseSigned, Send
 from silo.state import Job
 
@@ -30,7 +30,7 @@ class Releases:
     def propose(self, work: Work, job: Job, event: ReleaseProposal) -> list[Effect]:
         """Sign the proposed statement if it is byte for byte this silo's own, after the plan's last round."""
         self._waiting = None
-        if job.round != work.rounds:
+        if not needs_no_round(self._context.state, work, job):
             return [Log(f"Did not sign a release: this silo has only seen round {job.round}.", warning=True)]
         known = self._context.state.outcome(job.plan, job.round)
         if known is None or not known.certified:

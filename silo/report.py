@@ -14,13 +14,14 @@ from feddrm.contract.home import SiloHome, load_silo_home
 from feddrm.contract.identity import Role
 from feddrm.contract.plan import Plan
 from feddrm.contract.policy import POLICY_FILE, Policy
-from feddrm.contract.schedule import describe, last_round
+from feddrm.contract.schedule import describe
 from privacy.accounting import claim
 from privacy.errors import LedgerError
 from privacy.gate import Gate
 from privacy.ledger import Ledger
 from silo.begun import refuse_vanished
 from silo.books import caps_of, origin_of
+from silo.context import Work, rounds_of_job
 from silo.database import LEDGER_REMEDY
 from silo.home import Home, running
 from silo.permission import unserved
@@ -57,7 +58,10 @@ def status_of(directory: Path) -> dict[str, Any]:
         "job": None,
         "declined": None,
         "notice": None,
-        "queries": {"served": policy is not None and policy.queries.serve, "problem": unserved(lambda: read(home))},
+        "queries": {
+            "served": policy is not None and policy.queries.serve,
+            "problem": unserved(lambda: read(home), None),
+        },
         "policy": problem or None,
         "budget": None,
         "release": None,
@@ -77,14 +81,17 @@ def status_of(directory: Path) -> dict[str, Any]:
             document["restart"] = outdated(home, member, state)
         document["budget"] = _budget(home, member, job, policy)
         document["release"] = None if release is None else release.hex()[:16]
+        if release is not None:
+            document["queries"]["problem"] = unserved(lambda: read(home), _released(state, release))
         if job is not None:
-            plan = parse_body(job.signed.body, Plan, what="The plan")
+            work = Work.of(job.signed.body)
+            plan, rounds = work.plan, rounds_of_job(state, work, job)
             document["job"] = {
                 "plan": job.plan.hex(),
                 "name": plan.name,
                 "round": job.round,
-                "rounds": last_round(plan),
-                "doing": describe(plan, min(job.round + 1, last_round(plan))) if last_round(plan) else "",
+                "rounds": rounds,
+                "doing": describe(plan, min(job.round + 1, rounds)) if rounds else "",
                 "state": job.ended or "active",
             }
     finally:
@@ -121,6 +128,12 @@ def read(home: Home) -> Policy:
         InputError: missing or malformed.
     """
     return load_document(home.local / POLICY_FILE, Policy)
+
+
+def _released(state: State, release: bytes) -> Plan | None:
+    name = state.release_plan(release)
+    job = None if name is None else state.job(name)
+    return None if job is None else parse_body(job.signed.body, Plan, what="The plan")
 
 
 def _policy(home: Home) -> tuple[Policy | None, str]:

@@ -17,8 +17,11 @@ from silo.state import State
 from silo.workshop import make_predictor
 
 
-def predict(home: Home, file: Path) -> tuple[dict[str, object], list[tuple[int, str, float]]]:
+def predict(home: Home, me: str, file: Path) -> tuple[dict[str, object], list[tuple[int, str, float]]]:
     """The silo's own newest model on a table; the target and patient columns may be absent.
+
+    Args:
+        me: this silo's name.
 
     Returns:
         ({"rows": [{"row", "label", "probability"}]}, the same as tuples): rows count from 1 in the table's order.
@@ -38,11 +41,12 @@ def predict(home: Home, file: Path) -> tuple[dict[str, object], list[tuple[int, 
         state.close()
     if model is None or personal is None:
         raise InputError(f"{home.database} holds no model of its last round.", remedy=NO_RESTORE)
-    dataset = encode(read_table(file), work.plan.schema_, targets=False)
+    plan = work.plan.at(me)
+    dataset = encode(read_table(file), plan.schema_, targets=False)
     shared = shared_model(work.plan, work.layout, model)
-    predictor = make_predictor(work.plan, shared, personal[1], home.settings().torch_threads)
+    predictor = make_predictor(plan, shared, personal[1], home.settings().torch_threads)
     prediction = predictor.predict(dataset.features)
-    classes = work.plan.schema_.target.classes
+    classes = plan.schema_.target.classes
     rows = [
         (number, classes[chosen], round(float(probabilities[chosen]), 6))
         for number, (chosen, probabilities) in enumerate(

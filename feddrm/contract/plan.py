@@ -197,7 +197,8 @@ class Plan(Grown):
         fit, evaluation = self.routing_fit, self.evaluation
         for silo in self.own_targets or {}:
             _in_section(f"own_targets.{silo}", functools.partial(self._check_own, silo))
-        if self.training.rounds + (fit.sums if fit else 0) + (evaluation is not None) > MAXIMUM_ROUNDS:
+        later = (fit.sums if fit else 0) + (evaluation.attempts if evaluation else 0)
+        if self.training.rounds + later > MAXIMUM_ROUNDS:
             raise ValueError(f"a job has at most {MAXIMUM_ROUNDS} rounds in all its stages")
         if fit is not None:
             if set(fit.public_sizes) != set(self.silos):

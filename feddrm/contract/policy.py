@@ -42,6 +42,7 @@ class Jobs(Document):
     routing_fit: bool = False
     personal_head: bool = False
     evaluation: bool = False
+    own_target: bool = False
 
 
 class Queries(Document):
@@ -62,12 +63,15 @@ class Policy(Document):
     queries: Queries = Queries()
 
 
-def objections(policy: Policy, plan: Plan, epsilon: float, epsilon_alone: float, *, operator: bytes) -> tuple[str, ...]:
+def objections(
+    policy: Policy, plan: Plan, epsilon: float, epsilon_alone: float, *, operator: bytes, silo: str = ""
+) -> tuple[str, ...]:
     """Why this policy refuses a plan; empty when it accepts.
 
     Args:
         epsilon, epsilon_alone: the job's charge at the plan's delta, computed here (feddrm.contract.charge).
         operator: the key whose signature on the plan was verified.
+        silo: whose policy it is.
 
     Returns:
         phrases for the hospital's own log, each with the policy key; they do not leave the hospital.
@@ -107,6 +111,10 @@ def objections(policy: Policy, plan: Plan, epsilon: float, epsilon_alone: float,
         ("evaluation", plan.evaluation, "publishes counts on held-out patients"),
     ):
         require(section is None or getattr(jobs, key), f"the plan {what}, and jobs.{key} is not true")
+    own = (plan.own_targets or {}).get(silo)
+    if own is not None:
+        what = f"this hospital's own model is to answer column {own.column} as {', '.join(own.classes)}"
+        require(jobs.own_target, f"{what}, and jobs.own_target is not true")
     require(
         plan.model.kind != "linear" or policy.queries.linear,
         "queries of a linear model show the coordinator features, and queries.linear is not true",
@@ -149,6 +157,8 @@ routing_fit = false
 personal_head = false
 # Publish noised counts on held-out patients:
 evaluation = false
+# Let the plan give this hospital's own model a target of its own (a column of its table, and the classes it answers):
+own_target = false
 
 [queries]
 # Whether enrolled queriers get predictions of this hospital's own model:

@@ -148,6 +148,15 @@ def make_statement(
     )
 
 
+def required_signatures(plan: Plan) -> int:
+    """How many of the plan's silos must sign a release: its threshold; of a linear model all of them.
+
+    Without a trunk the coordinator sees the features of who is routed. That takes the consent of every hospital's
+    policy (`queries.linear`), and a signature is what shows it to a querier.
+    """
+    return len(plan.silos) if plan.model.kind == "linear" else plan.secure_aggregation.threshold
+
+
 def sign_statement(body: bytes, identity: Ed25519PrivateKey) -> Signed:
     """Sign a statement's body as a silo, which has compared it with its own."""
     return sign(identity, labels.RELEASE, body)
@@ -191,9 +200,10 @@ def signing_silos(statement: Signed, plan: Plan, roster: Roster) -> frozenset[st
 
 
 def verify_release(statement: Signed, *, plan: Signed, roster: Roster) -> Release:
-    """Verify a release as a querier does: the plan by the operator, the statement by at least t of the plan's silos.
+    """Verify a release as a querier does: the plan by the operator, the statement by as many of the plan's silos as it
+    takes (`required_signatures`).
 
-    The threshold comes from the operator-signed plan, keys from the verifier's own roster.
+    How many follows from the operator-signed plan, keys are from the verifier's own roster.
 
     Raises:
         VerificationError: a signature is missing, or plan and statement disagree.
@@ -201,10 +211,10 @@ def verify_release(statement: Signed, *, plan: Signed, roster: Roster) -> Releas
     """
     verified = verify_plan(plan, federation=roster.federation, operator=roster.operator)
     signatures = len(signing_silos(statement, verified.plan, roster))
-    threshold = verified.plan.secure_aggregation.threshold
-    if signatures < threshold:
+    required = required_signatures(verified.plan)
+    if signatures < required:
         raise VerificationError(
-            f"The release is signed by {signatures} silos of the roster; the plan demands {threshold}.",
+            f"The release is signed by {signatures} silos of the roster; the plan demands {required}.",
             remedy="If the roster changed, accept the newest one first (roster accept).",
         )
     parsed = parse_body(statement.body, Statement, what="The release statement")

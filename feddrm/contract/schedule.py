@@ -1,7 +1,8 @@
 """The rounds of a job, in order: what each one does (design 5).
 
 Rounds are numbered through all stages, so that one number says where a job is, everywhere: training takes 1 to R, the
-routing fit the next ones, the evaluation the last. Stage 3 (personal heads) has no round, as nothing of it travels; in
+routing fit the next ones, the evaluation the last, of which there may be a spare one for the case that the first is
+lost. Stage 3 (personal heads) has no round, as nothing of it travels; in
 a silo's ledger it has the number of the round that comes next, or would.
 """
 
@@ -36,7 +37,7 @@ def rounds_of(plan: Plan, stage: int) -> range:
         case 3:
             return range(fitted + 1, fitted + 1 + (plan.personal_head is not None))
         case 4:
-            return range(fitted + 1, fitted + 1 + (plan.evaluation is not None))
+            return range(fitted + 1, fitted + 1 + (plan.evaluation.attempts if plan.evaluation is not None else 0))
         case _:
             return range(0)
 
@@ -47,8 +48,21 @@ def place_of_tuning(plan: Plan) -> int:
 
 
 def last_round(plan: Plan) -> int:
-    """How many rounds a job has."""
+    """How many rounds a job has at most."""
     return rounds_of(plan, STAGE_EVALUATE).stop - 1
+
+
+def finished(plan: Plan, number: int, *, evaluated: bool) -> bool:
+    """Whether a job needs no further round after round `number`. `evaluated`: its evaluation was published."""
+    return evaluated or number >= last_round(plan)
+
+
+def rounds_shown(plan: Plan, number: int, *, evaluated: bool) -> int:
+    """How many rounds a job has if no evaluation is lost from now on. Arguments as for `finished`."""
+    if finished(plan, number, evaluated=evaluated):
+        return number
+    first = rounds_of(plan, STAGE_EVALUATE)
+    return min(first.start, first.stop - 1) if number < first.start else last_round(plan)
 
 
 def stage_of(plan: Plan, number: int) -> int:
@@ -69,5 +83,8 @@ def describe(plan: Plan, number: int) -> str:
         return f"round {number}"
     stage = stage_of(plan, number)
     within = rounds_of(plan, stage)
-    place = f", {number - within.start + 1} of {len(within)}" if len(within) > 1 else ""
+    if stage == STAGE_EVALUATE:
+        place = ", tried again" if number > within.start else ""
+    else:
+        place = f", {number - within.start + 1} of {len(within)}" if len(within) > 1 else ""
     return f"round {number} ({NAMES[stage]}{place})"

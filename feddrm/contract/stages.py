@@ -108,6 +108,8 @@ class Evaluation(Document):
         held_out: share of each silo's patients who are kept out of stages 1 to 3 and counted here; drawn by a secret
             key of the silo, for its life.
         largest_silo: as in the routing fit.
+        attempts: rounds that there are for it. One that is lost stays charged, so that what may be tried again is part
+            of the plan's charge; a job whose evaluation is published needs no other, and is not charged for it.
         required: whether a release needs the figures. If not, a coordinator that declares the evaluation lost can have
             the release published without, and the model card says so.
     """
@@ -116,6 +118,7 @@ class Evaluation(Document):
     noise: Noise = "shares"
     held_out: Annotated[float, Field(ge=0.01, le=0.5)] = 0.2
     largest_silo: Patients = 1_000_000
+    attempts: Annotated[int, Field(ge=1, le=2)] = 2
     required: bool = True
 
     def event(self, shares: int) -> DiscreteEvent:

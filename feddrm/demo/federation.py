@@ -24,8 +24,8 @@ _WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Hospital:
-    """One silo: its name, its own records and their patient column, its public approximate size in patients, and its
-    caps on epsilon with and without secure aggregation (the same if left out)."""
+    """One silo: its name, its own records and their patient column, its public approximate size in patients, its caps
+    on epsilon with and without secure aggregation (the same if left out), and whether it allows a target of its own."""
 
     name: str
     records: Path
@@ -33,6 +33,7 @@ class Hospital:
     public_size: int
     epsilon_cap: float
     epsilon_cap_alone: float | None = None
+    own_target: bool = False
 
 
 class Federation:
@@ -104,7 +105,8 @@ class Federation:
             f"[budget]\njob_epsilon = {cap}\njob_epsilon_alone = {alone}\njob_delta = 1e-5\n"
             f"life_epsilon = {cap}\nlife_epsilon_alone = {alone}\nlife_delta = 1e-5\nrounds_without_release = 3\n\n"
             f'[jobs]\noperators = ["{self.operator_key}"]\nmodels = ["mlp"]\nsmallest_cohort = 3\ncolluders = 1\n'
-            "routing_fit = true\npersonal_head = true\nevaluation = true\n\n"
+            "routing_fit = true\npersonal_head = true\nevaluation = true\n"
+            f"own_target = {json.dumps(hospital.own_target)}\n\n"
             "[queries]\nserve = true\n"
         )
         (local / "data.toml").write_text(

@@ -123,7 +123,7 @@ def advance(plan: Plan, layout: Layout, stage: int, state: Model, words32: Words
     if stage == STAGE_ROUTING:
         fit = routing_fit.advance(fit_terms(plan), parts.fit, total)
         return Parts(parts.shared, fit, parts.evaluation).joined()
-    if stage == STAGE_EVALUATE and total.shape == (EVALUATION_WORDS,):
+    if stage == STAGE_EVALUATE and total.shape == (EVALUATION_WORDS,) and not evaluated(plan, layout, state):
         return Parts(parts.shared, parts.fit, np.concatenate([np.array([count], np.int64), total])).joined()
     raise MalformedError("The sum does not fit its stage.")
 
@@ -158,6 +158,16 @@ def reached(plan: Plan, layout: Layout, state: Model, published: int) -> Reached
         silos, *total = (int(entry) for entry in parts.evaluation)
         counts = Counts(silos=silos, total=tuple(total))
     return Reached(published - sums - (counts is not None), sums, counts)
+
+
+def evaluated(plan: Plan, layout: Layout, state: Model) -> bool:
+    """Whether the state has an evaluation's sum in it: then the job needs no further round.
+
+    Raises:
+        MalformedError: the state is not of this plan.
+    """
+    evaluation = Parts.of(plan, layout, state).evaluation
+    return bool(evaluation.size and evaluation[0])
 
 
 def statement_of(plan: SignedPlan, layout: Layout, state: Model, published: int) -> Statement:

@@ -1,4 +1,9 @@
-"""Ask the silo that a patient was routed to, without showing the patient to the coordinator (design section 8)."""
+"""Ask the silo that a patient was routed to, without showing the patient to the coordinator (design section 8).
+
+A hospital that refuses is not replaced by the next-best one: a querier would see a second choice whenever it wanted, by
+using up its answers of the first, and a ranking is more than a route. Its rows stay unanswered and are named; those of
+other hospitals are asked all the same. (One that goes away after the route is replaced, as a router under load may do.)
+"""
 
 from __future__ import annotations
 
@@ -43,12 +48,32 @@ class Answered:
     probability: float = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A hospital that gave no answer, why, and the rows that were routed to it in vain, from 0."""
+
+    silo: str
+    error: FeddrmError
+    rows: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class Outcome:
-    """The answers that came, in row order, and the error that ended the run early, if one did."""
+    """The answers that came, in row order, the hospitals that refused, and the error that ended the run early, if one
+    did."""
 
     answers: list[Answered]
+    refusals: list[Refusal] = field(default_factory=list)
     failure: FeddrmError | None = None
+
+
+class _Refused(Exception):  # noqa: N818 - what a hospital did, not a fault
+    """A hospital answers no question of this querier now."""
+
+    def __init__(self, silo: str, error: FeddrmError) -> None:
+        super().__init__(silo)
+        self.silo = silo
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +98,10 @@ class Asker:
     done: Callable[[], None] = lambda: None
 
     async def run(self) -> Outcome:
-        """Ask everything. The first error stops new asks; those in flight are awaited, as their answers cost budget."""
+        """Ask everything. A hospital that refused once is not asked again. Any other error stops new asks; those in
+        flight are awaited, as their answers cost budget."""
         answers: dict[int, Answered] = {}
+        refusals: dict[str, tuple[FeddrmError, list[int]]] = {}
         failures: list[FeddrmError] = []
         slots = asyncio.Semaphore(self.in_flight)
 
@@ -82,8 +109,13 @@ class Asker:
             async with slots:
                 if failures:
                     return
+                if routed.silo.name in refusals:
+                    refusals[routed.silo.name][1].append(routed.row)
+                    return
                 try:
                     answers[routed.row] = await self._ask_row(routed)
+                except _Refused as refused:
+                    refusals.setdefault(refused.silo, (refused.error, []))[1].append(routed.row)
                 except FeddrmError as error:
                     failures.append(error)
                 else:
@@ -96,7 +128,11 @@ class Asker:
                     break
         except FeddrmError as error:
             failures.append(error)
-        return Outcome([answers[row] for row in sorted(answers)], failures[0] if failures else None)
+        return Outcome(
+            [answers[row] for row in sorted(answers)],
+            [Refusal(silo, error, tuple(sorted(rows))) for silo, (error, rows) in refusals.items()],
+            failures[0] if failures else None,
+        )
 
     async def _route(self, rows: Sequence[int]) -> tuple[Routed, ...]:
         return await route_rows(self.coordinator, self.model, self.home, self.codes, rows, self.now_ms())
@@ -105,6 +141,7 @@ class Asker:
         """Ask about one row; a silo that went away after the route is given up for the next choice.
 
         Raises:
+            _Refused: the silo answers no question of this querier now.
             FeddrmError: as the call's own, but it names the silo and says who can act.
         """
         for _ in range(_ROUTES_OF_ONE_ROW - 1):
@@ -114,10 +151,14 @@ class Asker:
                 raise self._named(error, routed) from error
             except UnreachableError:
                 (routed,) = await self._route([routed.row])
+            except (NotAuthorisedError, BudgetError) as error:
+                raise _Refused(routed.silo.name, self._named(error, routed)) from error
             except FeddrmError as error:
                 raise self._named(error, routed) from error
         try:
             return await self._ask(routed)
+        except (NotAuthorisedError, BudgetError) as error:
+            raise _Refused(routed.silo.name, self._named(error, routed)) from error
         except FeddrmError as error:
             raise self._named(error, routed) from error
 
@@ -167,10 +208,10 @@ class Asker:
         )
         answer = await self.coordinator.ask(silo.name, routed.ticket, sealed)
         (probabilities,) = open_answer(pending, answer, silo_key=silo.identity)
-        classes = self.model.plan.schema_.target.classes
+        classes = self.model.plan.at(silo.name).schema_.target.classes
         if len(probabilities) != len(classes):
             raise MalformedError(
-                f"{silo.name} answered with {len(probabilities)} classes; the plan has {len(classes)}."
+                f"{silo.name} answered with {len(probabilities)} classes; by the plan it has {len(classes)}."
             )
         best = int(probabilities.argmax())
         return Answered(routed.row, silo.name, classes[best], round(float(probabilities[best]), 6))

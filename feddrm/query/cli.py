@@ -18,7 +18,7 @@ from feddrm.query import enrolment
 
 if TYPE_CHECKING:
     from feddrm.contract.errors import FeddrmError
-    from feddrm.query.ask import Outcome
+    from feddrm.query.ask import Outcome, Refusal
 
 app = make_app("feddrm-query", "Ask a federation which hospital resembles a patient, and what its model says.")
 enrolment.register(app)
@@ -62,14 +62,24 @@ def ask_command(
     outcome, total = asyncio.run(_ask(file, directory, patience, in_flight))
     rows = [(answer.row + 1, answer.silo, answer.label, answer.probability) for answer in outcome.answers]
     headers = ("row", "silo", "label", "probability")
-    if outcome.failure is None:
+    errors = [*([outcome.failure] if outcome.failure else []), *(refusal.error for refusal in outcome.refusals)]
+    if not errors:
         _publish(form, out, headers, rows)
         return
     if not rows:
-        raise outcome.failure
-    _publish(form, out, headers, rows, incomplete=outcome.failure)
-    print(printable(f"{outcome.failure} ({len(rows)} of {total} rows were answered.)"), file=sys.stderr)
-    raise typer.Exit(outcome.failure.exit_code)
+        raise errors[0]
+    _publish(form, out, headers, rows, incomplete=errors[0], refusals=outcome.refusals)
+    for refusal in outcome.refusals:
+        print(printable(f"{refusal.error} (Not answered: {_rows(refusal.rows)}.)"), file=sys.stderr)
+    last = "" if outcome.failure is None else f"{outcome.failure} "
+    print(printable(f"{last}{len(rows)} of {total} rows were answered."), file=sys.stderr)
+    raise typer.Exit(errors[0].exit_code)
+
+
+def _rows(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(number + 1) for number in numbers[:10])
+    more = f" and {len(numbers) - 10} more" if len(numbers) > 10 else ""
+    return f"row{'s' if len(numbers) > 1 else ''} {shown}{more}"
 
 
 async def _route(file: Path, directory: Path, patience: float) -> list[tuple[int, str]]:
@@ -112,10 +122,15 @@ def _publish(
     rows: Sequence[Sequence[object]],
     *,
     incomplete: FeddrmError | None = None,
+    refusals: Sequence[Refusal] = (),
 ) -> None:
     document: dict[str, object] = {"rows": [dict(zip(headers, row, strict=True)) for row in rows]}
     if incomplete is not None:
         document["incomplete"] = str(incomplete)
+        document["refused"] = [
+            {"silo": refusal.silo, "reason": str(refusal.error), "rows": [row + 1 for row in refusal.rows]}
+            for refusal in refusals
+        ]
     if out is None:
         emit(form, document, table(headers, rows))
         return

@@ -23,6 +23,14 @@ CANARY_PATIENT = "canary-patient-5f1e77a94c"
 CANARY_TEXT = "canary-value-0c9b1d2e8f"
 CANARY_NUMBER = 7351.862914
 
+# Of a hospital whose records have no outcome: what its model answers is its own.
+OWN = """
+[own_targets.south]
+kind = "classes"
+column = "stage"
+values = ["I", "II", "III"]
+"""
+
 
 def plan_text(
     roster_version: int,
@@ -31,6 +39,7 @@ def plan_text(
     noise_multiplier: float = 1.2,
     silos: Sequence[str] = NAMES,
     name: str = "small-job",
+    own_target: bool = False,
 ) -> str:
     return f"""\
 federation = "small"
@@ -51,6 +60,7 @@ noise_multiplier = {noise_multiplier}
 target_weight = 0.5
 learning_rate = 0.5
 
+{OWN if own_target else ""}
 [privacy]
 delta = 1e-5
 
@@ -89,10 +99,12 @@ categories = ["red", "green", "{CANARY_TEXT}"]
 """
 
 
-def write_records(path: Path, name: str, *, target: bool = True) -> None:
+def write_records(path: Path, name: str, *, target: bool = True, own_target: bool = False) -> None:
     draw = random.Random(name)
     shift = NAMES.index(name) * 2000
     header = ["person", "marker", "word", "outcome"] if target else ["marker", "word"]
+    if own_target:
+        header = ["person", "marker", "word", "stage"]
     with path.open("w", newline="") as sink:
         writer = csv.DictWriter(sink, header, extrasaction="ignore")
         writer.writeheader()
@@ -102,6 +114,7 @@ def write_records(path: Path, name: str, *, target: bool = True) -> None:
                 "marker": CANARY_NUMBER if person == 0 else round(shift + draw.random() * 2000, 6),
                 "word": CANARY_TEXT if person == 0 else draw.choice(["red", "green"]),
                 "outcome": draw.randrange(2),
+                "stage": "I" * (1 + person % 3),
             }
             for _ in range(1 + person % 2):
                 writer.writerow(record)
@@ -124,13 +137,21 @@ class SmallRun:
 def run_small_federation(directory: Path) -> Iterator[SmallRun]:
     """Four hospitals; `west` has a cap below the plan's epsilon. Coordinator and silos run until the block ends."""
     for name in NAMES:
-        write_records(directory / f"{name}.csv", name)
+        write_records(directory / f"{name}.csv", name, own_target=name == "south")
     questions = directory / "questions.csv"
     write_records(questions, "north", target=False)
     recording = directory / "traffic.bin"
     with Processes(directory / "logs") as processes:
         hospitals = [
-            Hospital(name, directory / f"{name}.csv", "person", 70, 0.5 if name == "west" else 50.0) for name in NAMES
+            Hospital(
+                name,
+                directory / f"{name}.csv",
+                "person",
+                70,
+                0.5 if name == "west" else 50.0,
+                own_target=name == "south",
+            )
+            for name in NAMES
         ]
         federation = Federation(directory, processes, "small", hospitals)
         federation.found()
@@ -140,7 +161,7 @@ def run_small_federation(directory: Path) -> Iterator[SmallRun]:
             kept = directory / "kept" / name
             kept.mkdir(parents=True)
             federation.start_silo(name, "--demo-keep-updates", kept)
-        federation.start_job(plan_text(version))
+        federation.start_job(plan_text(version, own_target=True))
         for _ in federation.watch():
             pass
         status = federation.status()

@@ -47,7 +47,16 @@ def test_who_declined_spent_nothing_and_trained_nothing(small: SmallRun) -> None
 def test_every_question_is_answered_by_a_hospital_that_trained(small: SmallRun) -> None:
     assert len(small.answers) == sum(1 + person % 2 for person in range(PERSONS["north"]))
     assert {row["silo"] for row in small.answers} <= set(NAMES) - {"west"}
-    assert {row["label"] for row in small.answers} <= {"well", "ill"}
+    assert {row["label"] for row in small.answers if row["silo"] != "south"} <= {"well", "ill"}
+
+
+def test_a_hospital_with_classes_of_its_own_answers_them_and_no_record_of_it_has_others(small: SmallRun) -> None:
+    """The hospital's own command, and the querier's where the router chose it."""
+    federation, own = small.federation, {"I", "II", "III"}
+    for name in ("north", "south"):
+        rows = federation.processes.run_json("silo.cli", "predict", federation.home(name), small.questions)["rows"]
+        assert {row["label"] for row in rows} <= (own if name == "south" else {"well", "ill"})
+    assert all(row["label"] in own for row in small.answers if row["silo"] == "south")
 
 
 def test_the_auditor_verifies_all_four(small: SmallRun) -> None:

@@ -186,6 +186,12 @@ def test_a_foreign_server_directory_is_refused_before_anything_is_signed(found) 
     assert not request.with_name("a.kit").exists()
 
 
+def test_a_kit_that_is_taken_for_a_request_is_told_apart(federation) -> None:
+    (kit,) = federation.enroll(federation.request("a"))
+    with pytest.raises(InputError, match=r"a\.kit is a kit.* takes the \.request file"):
+        read_requests(federation.home, [kit])
+
+
 def test_an_expired_root_signs_nothing(federation) -> None:
     candidates = read_requests(federation.home, [federation.request("a")])
     with pytest.raises(VerificationError, match=r"root certificate expired .* Found a new federation"):

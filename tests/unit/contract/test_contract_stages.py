@@ -46,13 +46,15 @@ def plan_of(**sections: Any) -> Plan:
 
 def test_rounds_are_numbered_through_all_stages() -> None:
     plan = plan_of(training={"rounds": 20}, routing_fit={"sums": 30})
-    assert [len(rounds_of(plan, stage)) for stage in range(1, 6)] == [20, 30, 1, 1, 0]
-    assert last_round(plan) == 51
-    assert [stage_of(plan, number) for number in (1, 20, 21, 50, 51)] == [1, 1, 2, 2, 4]
+    assert [len(rounds_of(plan, stage)) for stage in range(1, 6)] == [20, 30, 1, 2, 0]
+    assert last_round(plan) == 52
+    assert last_round(plan_of(training={"rounds": 20}, routing_fit={"sums": 30}, evaluation={"attempts": 1})) == 51
+    assert [stage_of(plan, number) for number in (1, 20, 21, 50, 51, 52)] == [1, 1, 2, 2, 4, 4]
     assert place_of_tuning(plan) == rounds_of(plan, STAGE_PERSONAL).start == 51
     assert describe(plan, 21) == "round 21 (routing fit, 1 of 30)"
     assert describe(plan, 51) == "round 51 (evaluation)"
-    for number in (0, 52):
+    assert describe(plan, 52) == "round 52 (evaluation, tried again)"
+    for number in (0, 53):
         with pytest.raises(ValueError, match="no round"):
             stage_of(plan, number)
     training = plan_of(routing_fit=None, personal_head=None, evaluation=None)

@@ -140,7 +140,7 @@ class World:
         self.plan = sign_plan(plan or a_plan(), self.operator)
         layout = layout_of(self.plan.plan)
         self.model = initial_model(layout, self.plan.hash)
-        self.personal = {name: initial_personal(layout, hashlib.sha256(name.encode()).digest()) for name in self.silos}
+        self.personal = {name: self._personal(name) for name in self.silos}
         self.trunk = safetensors.numpy.save(trunk_tensors(layout, self.model))
         self.statement = make_statement(
             self.plan,
@@ -151,13 +151,16 @@ class World:
         )
         self.offer = m.QuerierRelease(self.plan.signed, self.signed_by(NAMES), blob_hash(self.trunk))
 
+    def _personal(self, silo: str) -> Any:
+        return initial_personal(layout_of(self.plan.plan.at(silo)), hashlib.sha256(silo.encode()).digest())
+
     def signed_by(self, names: tuple[str, ...], body: bytes | None = None) -> Signed:
         body = body or self.statement.body()
         signatures = [sign_statement(body, self.silos[name].identity).signatures[0] for name in names]
         return Signed(body, tuple(signatures))
 
     def predictor(self, silo: str) -> Predictor:
-        return Predictor(self.plan.plan, self.model, self.personal[silo])
+        return Predictor(self.plan.plan.at(silo), self.model, self.personal[silo])
 
     def answer(self, ask: m.Ask, *, by: str | None = None) -> bytes:
         """What a hospital does with a request that the coordinator relays."""

@@ -393,18 +393,24 @@ def test_what_was_answered_before_a_refusal_is_kept(
 ) -> None:
     answered: list[m.Ask] = []
 
-    def two_then_no(ask: m.Ask) -> bytes:
-        if len(answered) == 2:
-            raise error
+    def second_says_no(ask: m.Ask) -> bytes:
         answered.append(ask)
+        if ask.silo == NAMES[1]:
+            raise error
         return world.answer(ask)
 
-    world.on_ask = two_then_no
+    world.on_ask = second_says_no
+    world.pick = lambda number, _: NAMES[number % 2]
     actual, document, message = run("ask", "--in-flight", "1")
     assert actual == code
-    assert [row["row"] for row in document["rows"]] == [1, 2]
+    # Rows of the other hospital are asked all the same; who refused once is not asked again, and nobody in its place.
+    assert [(row["row"], row["silo"]) for row in document["rows"]] == [(1, NAMES[0]), (3, NAMES[0])]
+    assert [ask.silo for ask in answered] == [NAMES[0], NAMES[1], NAMES[0]]
     assert "no more answers" in document["incomplete"] or "refuses" in document["incomplete"]
-    assert "2 of 4 rows were answered" in message
+    (refused,) = document["refused"]
+    assert (refused["silo"], refused["rows"]) == (NAMES[1], [2, 4])
+    assert "Not answered: rows 2, 4." in message
+    assert "2 of 4 rows were answered." in message
 
 
 def test_a_wrong_number_of_classes_is_refused(world: World, run: Run) -> None:

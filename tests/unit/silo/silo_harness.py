@@ -81,10 +81,9 @@ def entropy_of(seed: object) -> Any:
 
 def plan_document(**changes: object) -> dict[str, Any]:
     """A small plan of four silos; keyword arguments replace keys of its training section, or are sections."""
-    names = ("routing_fit", "personal_head", "evaluation")
+    names = ("routing_fit", "personal_head", "evaluation", "model", "own_targets")
     sections = {name: changes.pop(name) for name in names if name in changes}
     return {
-        **sections,
         "federation": FEDERATION,
         "name": "first",
         "roster_version": 1,
@@ -107,6 +106,7 @@ def plan_document(**changes: object) -> dict[str, Any]:
         },
         "privacy": {"delta": 1e-5},
         "secure_aggregation": {"threshold": 3, "minimum_cohort": 3, "colluders": 1, "clip": 1.0, "fraction_bits": 20},
+        **sections,
     }
 
 

@@ -222,9 +222,9 @@ def test_one_plan_has_one_release_and_it_answers_with_its_own_model(make_desk: M
     models = alpha.state.release_models(release)
     assert models is not None
     assert models[0].tolist() == first.tolist()
-    released = Released(alpha.state, 1)
+    released = Released(alpha.state, 1, "alpha")
     assert released.newest == release
-    assert released.width(release) == desk.trial.plan.schema_.width
+    assert released.plan(release) == desk.trial.plan
     predictor = released.predictor(release)()
     from silo.workshop import make_predictor
 

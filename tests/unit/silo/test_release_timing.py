@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from silo_harness import NOW, Desk, House
-from test_stages_with_coordinator import world_of
+from test_stages_with_coordinator import EVALUATION, world_of
 
 from feddrm.contract.messages import OutcomeEvent, ReleaseProposal, ReleaseSignature, RoundOutcome
 from feddrm.contract.rounds import Lost, sign_lost
@@ -133,7 +133,7 @@ def test_a_restart_before_the_end_of_the_slot_loses_neither_release_nor_head(mak
 @pytest.mark.parametrize("ended", [630, 701])
 def test_a_tuning_that_an_evaluation_began_is_measured_from_there(make_desk: Make, ended: int) -> None:
     """A coordinator declares that round lost and proposes just before or just after the head is tuned."""
-    world = world_of(make_desk, 4, rounds=1, routing_fit=None)
+    world = world_of(make_desk, 4, rounds=1, routing_fit=None, evaluation={**EVALUATION, "attempts": 1})
     alpha, plan = world.houses["alpha"], world.trial.plan_hash
     world.run(until=lambda: len(world.job.outcomes) == 1)
     alpha.slot_ms, alpha.hold = SLOT_MS, Tune

@@ -57,7 +57,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 def run(bench: Bench, *streams: list[SealedQuery], problem: Callable[[], str] = lambda: "") -> list[Answer]:
     link = Streams(*streams)
-    relay = Relay(bench.answerer, Released(bench.state, 1), 8, problem)
+    relay = Relay(bench.answerer, Released(bench.state, 1, "alpha"), 8, problem)
 
     async def serve() -> None:
         task = asyncio.create_task(relay.run(link))  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ def test_a_permission_that_is_taken_back_holds_from_the_next_query_on_and_ends_t
         return problems.pop(0) if len(problems) > 1 else problems[0]
 
     link = Streams([first, second], [third])
-    relay = Relay(bench.answerer, Released(bench.state, 1), 8, problem)
+    relay = Relay(bench.answerer, Released(bench.state, 1, "alpha"), 8, problem)
 
     async def serve() -> None:
         task = asyncio.create_task(relay.run(link))  # type: ignore[arg-type]

@@ -40,9 +40,15 @@ def records(place: int, patients: int = 60) -> Dataset:
     return Dataset(features, (values > 0).astype(np.int64), [str(i // 2).encode() for i in range(2 * patients)])
 
 
-def shares_of(plan: Plan, place: int, data: Dataset, held: np.ndarray[Any, Any] | None = None) -> Shares:
+def shares_of(
+    plan: Plan,
+    place: int,
+    data: Dataset,
+    held: np.ndarray[Any, Any] | None = None,
+    entropy: Callable[[int], bytes] = os.urandom,
+) -> Shares:
     training, out = split(data, np.zeros(len(data), np.bool_) if held is None else held)
-    return Shares(plan, place, training, out, os.urandom)
+    return Shares(plan, place, training, out, entropy)
 
 
 def effect_of(plan: Plan, stage: int, plan_hash: bytes) -> Contribute:
@@ -92,7 +98,9 @@ class Bench:
 
     def __init__(self, plan: Plan, place: int) -> None:
         data = records(place, patients=400)
-        self.shares = shares_of(plan, place, data, np.array([int(patient) % 4 == 0 for patient in data.patients]))
+        held = np.array([int(patient) % 4 == 0 for patient in data.patients])
+        # The same noise in every run, so that the test of the figures may be as narrow as what is promised of them.
+        self.shares = shares_of(plan, place, data, held, random.Random(place).randbytes)
 
     def contribute(self, effect: Contribute) -> Contributed:
         """Integers with noise."""
@@ -133,24 +141,25 @@ def test_a_death_in_the_middle_of_the_fit_spoils_nothing(fitted: World) -> None:
     event = round_event(plan, STAGE_ROUTING)
     assert isinstance(event, DistributedDiscreteGaussian)
     assert all(ack.count - plan.secure_aggregation.colluders >= event.shares for ack in acks)
-    states = {model_hash(np.asarray(h.state.model(fitted.trial.plan_hash, job.rounds))) for h in fitted.houses.values()}
+    name, last = fitted.trial.plan_hash, len(job.outcomes)
+    states = {model_hash(np.asarray(house.state.model(name, last))) for house in fitted.houses.values()}
     assert states == {model_hash(job.model)}
     assert sums_applied(Parts.of(plan, job.layout, job.model)) == len(acks) - 1
     assert len(job.phase.signatures) >= plan.secure_aggregation.threshold
 
 
 def test_the_published_figures_are_the_true_ones_but_for_the_stated_noise(fitted: World) -> None:
-    """Within six of their standard deviations, whatever the fitted head is worth."""
+    """Within four of their standard deviations, whatever the fitted head is worth."""
     trial, job = fitted.trial, fitted.job
     counts = job.reached().evaluation
     assert counts is not None
     assert counts.silos == SILOS
     personal = initial_personal(job.layout, trial.plan_hash)
-    effect = Contribute(trial.plan_hash, trial.plan, STAGE_EVALUATE, job.rounds, np.asarray(job.model), personal)
+    effect = Contribute(trial.plan_hash, trial.plan, STAGE_EVALUATE, len(job.outcomes), np.asarray(job.model), personal)
     true = sum(house.worker.shares._evaluate(effect) for house in fitted.houses.values())  # type: ignore[attr-defined]
     figures = evaluate(trial.plan, counts)
     for figure, hits in zip((figures.own_correct, figures.routed_to_own, figures.both), true[1:], strict=True):
         assert figure.value is not None
         assert figure.std is not None
         assert 0 < figure.std < 0.02
-        assert abs(figure.value - hits / true[0]) < 6 * figure.std
+        assert abs(figure.value - hits / true[0]) < 4 * figure.std
