@@ -6,6 +6,7 @@ Used by one thread at a time. `submit` is the only way in; what it returns has a
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from aggregator import checkpoint, eventlog
 from aggregator.blobs import MODELS, TRUNKS
+from aggregator.card import CardFiles, make_card, read_card, write_card
 from aggregator.coordinator import Coordinator
 from aggregator.events import (
     Effect,
@@ -32,16 +34,15 @@ from aggregator.events import (
     Ticked,
 )
 from aggregator.job import Room, model_bytes
-from aggregator.release import bundle_of
+from aggregator.noise import LOOK_BYTES, StoredNoise
+from aggregator.release import Candidate, bundle_of
 from aggregator.router import Serving
 from aggregator.status import status_of
 from aggregator.store import Store
 from feddrm.contract.errors import FeddrmError, InputError
-from feddrm.contract.files import atomic_write
-from feddrm.contract.messages import SiloFrame, Status
-from feddrm.contract.release import CARD_FILE, Release, write_bundle
+from feddrm.contract.messages import NoiseFound, SiloFrame, Status
+from feddrm.contract.release import write_bundle
 from feddrm.contract.signed import Signed
-from feddrm.method.card import render_card
 from secagg.bodies import Masked
 from secagg.errors import WireError
 from secagg.wire import Step
@@ -67,6 +68,7 @@ class Engine:
         self._events = 0
         self._sequence = 0
         self.serving: Serving | None = None
+        self._noise: StoredNoise | None = None
         self.failed = False
 
     @classmethod
@@ -164,7 +166,7 @@ class Engine:
     def status(self, capacity: dict[str, int]) -> Status:
         """What the operator sees."""
         room = Room(Stamp(self._clock(), b""), self.coordinator.signer, self.coordinator.presences)
-        return status_of(self.coordinator, room, capacity)
+        return replace(status_of(self.coordinator, room, capacity), noise=self._noise_found(LOOK_BYTES))
 
     def _attach(self, event: Event) -> Event:
         """Give a masked input the bytes that its sender uploaded before, unless they came with it. One without either
@@ -202,11 +204,27 @@ class Engine:
         model = np.frombuffer(self.store.blobs.get(MODELS, candidate.model), dtype="<i8").astype(np.int64)
         bundle = bundle_of(candidate, model)
         folder = self.store.directory / "releases" / release
+        card = read_card(folder) or self._card(candidate)
         write_bundle(folder, bundle)
-        verified = Release(candidate.plan, candidate.document, candidate.signed, len(candidate.signatures))
-        atomic_write(folder / CARD_FILE, render_card(verified).encode())
+        write_card(folder, card)
         self.store.blobs.put(TRUNKS, bundle.trunk)
         self.serving = Serving.from_bundle(bundle, safetensors.numpy.load(bundle.head), self.coordinator.roster)
+
+    def _card(self, candidate: Candidate) -> CardFiles:
+        job = self.coordinator.job
+        running = job is not None and job.hash == candidate.plan.hash
+        found = self._noise_found(math.inf) if running else None
+        roster = job.signed_roster if job is not None and running else self.coordinator.signed_roster
+        return make_card(candidate, found, roster, self.coordinator.signer)
+
+    def _noise_found(self, limit: float) -> NoiseFound | None:
+        """What the sums of the newest job hold of noise, after another look at the store."""
+        job = self.coordinator.job
+        if job is None:
+            return None
+        if self._noise is None or self._noise.plan_hash != job.hash:
+            self._noise = StoredNoise(job.hash, job.plan)
+        return self._noise.look(job.outcomes, self.store.blobs, limit)
 
     def _checkpoint(self) -> None:
         milestone = self.coordinator.milestone()
@@ -218,6 +236,8 @@ class Engine:
         self.store.checkpoint(self._sequence, checkpoint.encode(self.coordinator))
         self._milestone = milestone
         self._events = 0
+        # A sum a round while it is fresh, so that the release does not have to read all of them at once.
+        self._noise_found(LOOK_BYTES)
         # Only now does no event refer to them any more.
         self.store.uploads.clear()
         self.store.blobs.keep_only(MODELS, checkpoint.blobs_of(self.coordinator))

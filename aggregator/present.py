@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from feddrm.cli import table
 from feddrm.contract.messages import Status
 from feddrm.contract.schedule import NAMES
+from feddrm.method.noise_meter import noise_words
 
 
 def status_document(status: Status) -> dict[str, Any]:
@@ -26,6 +28,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "detail": status.detail,
         "release": status.release,
         "evaluation": {f.name: {"value": f.value, "deviation": f.deviation} for f in status.figures},
+        "noise": None if status.noise is None else {**asdict(status.noise), "says": noise_words(status.noise)},
         "silos": [
             {
                 "name": silo.name,
@@ -69,6 +72,8 @@ def status_text(document: dict[str, Any]) -> str:
         f"evaluation: {name} {100 * figure['value']:.1f} % (noise of {100 * figure['deviation']:.1f} points)"
         for name, figure in document["evaluation"].items()
     ]
+    if document["noise"]:
+        lines.append(f"noise: {document['noise']['says']}")
     if rows:
         lines.append(table(("silo", "connected", "state", "rounds", "capacity"), rows))
     return "\n".join(lines)

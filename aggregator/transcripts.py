@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from aggregator import checkpoint
 from aggregator.blobs import TRANSCRIPTS, Blobs
 from aggregator.homes import ServerHome
+from aggregator.noise import StoredNoise
 from feddrm.contract.errors import InputError
 from feddrm.contract.files import atomic_write
+from feddrm.contract.signed_plan import verify_plan
 from feddrm.contract.transcript import JobRecord, sign_transcript
 
 
@@ -52,12 +56,18 @@ def _longest(found: list[JobRecord]) -> tuple[JobRecord, ...]:
     return tuple(best.values())
 
 
+def _with_noise(record: JobRecord, home: ServerHome, blobs: Blobs) -> JobRecord:
+    plan = verify_plan(record.plan, federation=home.federation, operator=home.anchor.operator)
+    return replace(record, noise=StoredNoise(plan.hash, plan.plan).look(record.outcomes, blobs, math.inf))
+
+
 def export(home: ServerHome, out: Path) -> tuple[int, int]:
     """Write the signed transcript; returns how many jobs and rounds it holds.
 
     Raises:
         InputError: nothing to export, or the file cannot be written.
     """
-    jobs = records(home)
+    blobs = Blobs(home.directory / "blobs")
+    jobs = tuple(_with_noise(record, home, blobs) for record in records(home))
     atomic_write(out, sign_transcript(jobs, home.federation, home.round_key).encode())
     return len(jobs), sum(len(job.outcomes) for job in jobs)

@@ -12,7 +12,6 @@ import math
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 LARGEST_ORDER: Final = 16.0
 _POINTS_PER_SIGMA: Final = 16
@@ -44,9 +43,8 @@ def sampled_gaussian(noise_multiplier: float, sampling_rate: float, order: float
     if not (noise_multiplier >= 0.3 and 1e-6 <= sampling_rate < 1 and 1 < order <= LARGEST_ORDER):
         raise ValueError("a noise multiplier, sampling rate or order for which the quadrature was not proven")
     step = noise_multiplier / _POINTS_PER_SIGMA
-    z: npt.NDArray[np.float64] = step * np.arange(
-        -_REACH * _POINTS_PER_SIGMA, math.ceil(order / step) + _REACH * _POINTS_PER_SIGMA + 1
-    )
+    margin = _REACH * _POINTS_PER_SIGMA
+    z = step * np.arange(-margin, math.ceil(order / step) + margin + 1, dtype=np.float64)
     variance = noise_multiplier**2
     exponents = -(z**2) / (2 * variance) + order * np.logaddexp(
         math.log1p(-sampling_rate), math.log(sampling_rate) + (2 * z - 1) / (2 * variance)

@@ -9,6 +9,7 @@ import typer
 
 from feddrm.audit.budget import budget_json, budget_text, recompute_exhibit
 from feddrm.audit.canary import judge_runs, parse_seed, read_terms, runs_json, runs_text
+from feddrm.audit.card import cards_json, cards_text, judge_card
 from feddrm.audit.cases import case_json, case_text, judge_case
 from feddrm.audit.court import judge
 from feddrm.audit.exhibit import read_exhibit, read_exhibits, read_root
@@ -22,7 +23,7 @@ from feddrm.audit.present import (
     verdict_json,
     verdict_text,
 )
-from feddrm.cli import Format, FormatOption, emit, make_app, now_ms, run
+from feddrm.cli import Format, FormatOption, emit, make_app, now_ms, printable, run
 from feddrm.contract.errors import ExitCode, UsageError
 from feddrm.contract.files import atomic_write
 
@@ -210,6 +211,27 @@ def canary(
     judged = judge_runs(files, parse_seed(seed), terms)
     emit(form, {"runs": runs_json(judged)}, runs_text(judged))
     if not all(one.passed for one in judged):
+        raise typer.Exit(ExitCode.VERIFICATION)
+
+
+@app.command()
+def card(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Directories of releases, with card.md.")],
+    root: Root,
+    roster: Annotated[
+        Path | None, typer.Option("--roster", help="A signed roster in the place of the directory's own.")
+    ] = None,
+    fingerprint: Fingerprint = None,
+    form: FormatOption = Format.TEXT,
+) -> None:
+    """Check a model card: the coordinator signed these bytes for that release, and they follow from plan and statement.
+
+    Exit code 6 if one does not hold.
+    """
+    anchor = read_root(root, fingerprint)
+    found = [judge_card(anchor, folder, roster) for folder in folders]
+    emit(form, {"cards": cards_json(found)}, printable(cards_text(found)))
+    if not all(one.verified for one in found):
         raise typer.Exit(ExitCode.VERIFICATION)
 
 

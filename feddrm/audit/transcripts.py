@@ -17,11 +17,13 @@ from feddrm.contract import labels
 from feddrm.contract.errors import FeddrmError, InputError, MalformedError
 from feddrm.contract.files import read_bounded
 from feddrm.contract.kit import FederationRoot
+from feddrm.contract.messages import NoiseFound
 from feddrm.contract.roster import Roster, verify_roster
 from feddrm.contract.rounds import Ack, verify_outcome
 from feddrm.contract.signed import signers
 from feddrm.contract.signed_plan import verify_plan
 from feddrm.contract.transcript import MAXIMUM_TRANSCRIPT, JobRecord, read_transcript
+from feddrm.method.noise_meter import noise_words
 from privacy.checks import Check
 from privacy.handover import Carry
 from privacy.history import Place, Published
@@ -37,14 +39,27 @@ class Transcript:
     acknowledged: int = 0
     lost: dict[tuple[bytes, int], str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    noise: list[tuple[str, NoiseFound]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Twice:
+    """Two files, in which a round has two results; and the hospitals that signed both, as each has more than half."""
+
+    first: Path
+    second: Path
+    both: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Testimony:
     """What transcripts prove together: published rounds with the keys that acknowledged each, and how far each job
-    goes; and every file by itself."""
+    goes; and every file by itself. Rounds with enough acknowledgements of two results are in `twice` and speak against
+    no ledger."""
 
     published: dict[Place, tuple[Published, frozenset[bytes]]] = field(default_factory=dict)
+    twice: dict[Place, Twice] = field(default_factory=dict)
+    sources: dict[Place, Path] = field(default_factory=dict)
     rounds: dict[bytes, int] = field(default_factory=dict)
     files: list[Transcript] = field(default_factory=list)
 
@@ -90,6 +105,8 @@ def _hear(anchor: FederationRoot, file: Transcript, record: JobRecord, heard: Te
     except FeddrmError as error:
         file.faults.append(error.message)
         return
+    if record.noise is not None:
+        file.noise.append((plan.plan.name, record.noise))
     heard.rounds[plan.hash] = max(heard.rounds.get(plan.hash, 0), len(record.outcomes))
     for number, outcome in enumerate(record.outcomes, start=1):
         try:
@@ -101,10 +118,25 @@ def _hear(anchor: FederationRoot, file: Transcript, record: JobRecord, heard: Te
             file.faults.append(f"round {said.round} of {plan.plan.name} stands in the place of {number}")
         elif isinstance(said, Ack):
             keys = frozenset(key for ack in outcome.acks for key in signers(ack, labels.ROUND_ACK))
-            heard.published[plan.hash, said.stage, number] = Published(said.sum, said.model), keys
+            _acknowledge(file, heard, (plan.hash, said.stage, number), Published(said.sum, said.model), keys, roster)
             file.acknowledged += 1
         else:
             file.lost[plan.hash, number] = plan.plan.name
+
+
+def _acknowledge(
+    file: Transcript, heard: Testimony, place: Place, result: Published, keys: frozenset[bytes], roster: Roster
+) -> None:
+    before = heard.published.get(place)
+    if before is None:
+        heard.published[place], heard.sources[place] = (result, keys), file.path
+    elif before[0] == result:
+        heard.published[place] = result, before[1] | keys
+    else:
+        # More than half of the hospitals signed each, so that some signed both.
+        both = sorted(silo.name for silo in roster.silos if silo.identity in before[1] & keys)
+        heard.twice[place] = Twice(heard.sources[place], file.path, tuple(both))
+        heard.published[place] = before[0], before[1] | keys
 
 
 def check_transcript(leaves: Sequence[Leaf], keys: Sequence[bytes], heard: Testimony) -> Iterator[Check]:
@@ -121,7 +153,10 @@ def check_transcript(leaves: Sequence[Leaf], keys: Sequence[bytes], heard: Testi
             continue
         place = (leaf.plan, leaf.stage, leaf.round)
         where = f"round {leaf.round} of stage {leaf.stage}"
-        if place in heard.published:
+        if place in heard.twice:
+            message = f"{where} was acknowledged with two results: see the coordinator's transcripts"
+            yield Check("transcript", True, number, message, note=True)
+        elif place in heard.published:
             compared += 1
             if heard.published[place][0] != Published(leaf.sum, leaf.model):
                 faults += 1
@@ -163,6 +198,15 @@ def check_file(file: Transcript, heard: Testimony, ledgers: Mapping[str, Sequenc
     """
     for fault in file.faults:
         yield Check("transcript", False, None, fault)
+    twice = [(place, one) for place, one in heard.twice.items() if file.path in (one.first, one.second)]
+    for (_, stage, number), one in twice:
+        message = (
+            f"round {number} of stage {stage} has enough acknowledgements of two different results, in"
+            f" {one.first} and in {one.second}; {', '.join(one.both)} signed both"
+        )
+        yield Check("transcript", False, None, message)
+    for job, found in file.noise:
+        yield Check("noise", not found.short, None, f"{job}, as the coordinator measured it: {noise_words(found)}")
     acknowledged = {(plan, number) for plan, _, number in heard.published}
     released, lost = _ends(ledgers)
     contradicted = 0
@@ -176,7 +220,7 @@ def check_file(file: Transcript, heard: Testimony, ledgers: Mapping[str, Sequenc
             continue
         contradicted += 1
         yield Check("transcript", False, None, message)
-    if not file.faults and not contradicted:
+    if not file.faults and not contradicted and not twice:
         message = f"{file.acknowledged} rounds are acknowledged by as many hospitals as their plan demands"
         if file.lost:
             message += f"; {len(file.lost)} are lost by the coordinator's word, which no ledger here contradicts"

@@ -17,6 +17,8 @@ CHECKS: Final = {
     "recovery": "A new ledger answers for one that was lost, and charges its jobs in full.",
     "transcript": "The results are those that the hospitals acknowledged to the coordinator, and all were charged. "
     "Of the coordinator's own file: it holds, and no ledger or acknowledgement contradicts it.",
+    "noise": "The published sums hold as much noise as was planned, where they hold nothing else; measured by the "
+    "coordinator. It finds faulty software, not a hospital that cheats, and not which hospital it is.",
     "times": "Entries stand in the order of time.",
     "plan": "The job follows terms that the operator signed.",
     "caps": "The job stays below the limits that the hospital set for itself.",

@@ -278,6 +278,15 @@ ROUND_SUMMARY = Record(
     stage=_STAGE,
 )
 FIGURE = Record(m.NamedFigure, operator_pb2.Figure, name=_SHORT, value=Real(0.0, 1.0), deviation=Real(0.0, 1e9))
+NOISE = Record(
+    m.NoiseFound,
+    operator_pb2.Noise,
+    places=_COUNT,
+    ratio=Real(0.0, 1e9),
+    chance=Real(0.0, 1.0),
+    needed=_COUNT,
+    short=Flag(),
+)
 STATUS = Record(
     m.Status,
     operator_pb2.StatusReply,
@@ -297,6 +306,7 @@ STATUS = Record(
     release=Word(_RELEASE_ID.characters, 0, 16),
     stage=_STAGE,
     figures=Many(FIGURE, 16),
+    noise=One(NOISE, or_none=True),
 )
 RELEASE_SUMMARY = Record(
     m.ReleaseSummary,

@@ -398,11 +398,29 @@ class NamedFigure:
 
 
 @dataclass(frozen=True, slots=True)
+class NoiseFound:
+    """How much noise the published sums hold, in `places` that hold nothing else (feddrm.method.noise_meter).
+
+    Attributes:
+        ratio: variance found over variance planned.
+        chance: of so little or less had all of it been drawn, at most.
+        needed: places with which one silo that draws none is found, but for one time in a thousand.
+        short: noise is missing; wrong once in a million.
+    """
+
+    places: int
+    ratio: float
+    chance: float
+    needed: int
+    short: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """What `feddrm-aggregator status` shows. `history` holds at most the newest HISTORY_LIMIT rounds.
 
     Rounds are numbered through all stages; `stage` is that of `round`, 0 while there is none. `figures` are those of
-    the evaluation, empty before it and where its noise leaves nothing to say.
+    the evaluation, empty before it and where its noise leaves nothing to say; `noise` is None until it can be judged.
     """
 
     federation: str
@@ -421,6 +439,7 @@ class Status:
     release: str
     stage: int
     figures: tuple[NamedFigure, ...]
+    noise: NoiseFound | None = None
 
 
 @dataclass(frozen=True, slots=True)

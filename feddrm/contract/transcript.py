@@ -10,27 +10,31 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import ValidationError
 
 from feddrm.contract import labels
+from feddrm.contract.card import Noise
 from feddrm.contract.errors import MalformedError, VerificationError
-from feddrm.contract.messages import RoundOutcome
+from feddrm.contract.messages import NoiseFound, RoundOutcome
 from feddrm.contract.signed import Signed, sign, signers
 
-FORMAT: Final = "feddrm transcript 1"
+FORMAT: Final = "feddrm transcript 2"
 MAXIMUM_TRANSCRIPT: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job's plan and roster, as signed, and its rounds' outcomes in order. Nothing in it is verified."""
+    """One job's plan and roster, as signed, and its rounds' outcomes in order. Nothing in it is verified; `noise`,
+    which the coordinator found in the sums, is its own word."""
 
     plan: Signed
     roster: Signed
     outcomes: tuple[RoundOutcome, ...]
+    noise: NoiseFound | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As an object of plain values."""
@@ -38,6 +42,7 @@ class JobRecord:
             "plan": self.plan.to_json(),
             "roster": self.roster.to_json(),
             "outcomes": [_outcome_to_json(outcome) for outcome in self.outcomes],
+            "noise": None if self.noise is None else asdict(self.noise),
         }
 
     def to_bytes(self) -> bytes:
@@ -51,9 +56,12 @@ class JobRecord:
         Raises:
             MalformedError: it is not that.
         """
-        fields = _fields(raw, {"plan", "roster", "outcomes"})
+        # Records that a coordinator kept before it looked for noise have no such field.
+        whole = {"noise": None, **raw} if isinstance(raw, dict) else raw
+        fields = _fields(whole, {"plan", "roster", "outcomes", "noise"})
         outcomes = tuple(_outcome_from_json(one) for one in _list(fields["outcomes"]))
-        return cls(Signed.from_json(_text(fields["plan"])), Signed.from_json(_text(fields["roster"])), outcomes)
+        plan, roster = Signed.from_json(_text(fields["plan"])), Signed.from_json(_text(fields["roster"]))
+        return cls(plan, roster, outcomes, _noise_from_json(fields["noise"]))
 
 
 def sign_transcript(jobs: Sequence[JobRecord], federation: str, round_key: Ed25519PrivateKey) -> str:
@@ -110,6 +118,15 @@ def _outcome_from_json(raw: object) -> RoundOutcome:
         return RoundOutcome(number, acks, bytes.fromhex(total), lost)
     except ValueError as error:
         raise MalformedError("A sum is named in hexadecimal.") from error
+
+
+def _noise_from_json(raw: object) -> NoiseFound | None:
+    if raw is None:
+        return None
+    try:
+        return Noise.model_validate_json(json.dumps(raw), strict=True).found()
+    except ValidationError as error:
+        raise MalformedError("What is said of noise is not of the agreed form.") from error
 
 
 def _digest(body: str) -> bytes:

@@ -1,6 +1,6 @@
 """The model card of a release: what it was trained on and how, what it costs patients, how good it is, and what it is
-not for. Everything in it follows from the operator's signed plan and the statement that silos signed, so anybody who
-holds the two writes the same card.
+not for. Everything in it follows from the operator's signed plan, the statement that silos signed and, for the noise
+in the sums, the coordinator's (feddrm.contract.card), so anybody who holds the three writes the same card.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 
 from feddrm.contract.charge import charge, round_event
-from feddrm.contract.messages import NamedFigure
+from feddrm.contract.messages import NamedFigure, NoiseFound
 from feddrm.contract.plan import Plan
-from feddrm.contract.release import Counts, Release
+from feddrm.contract.release import Counts, Release, required_signatures
 from feddrm.contract.schedule import NAMES, STAGE_EVALUATE
 from feddrm.contract.schema import Binned, Categorical, Column, Numeric, Schema
 from feddrm.method.coarse import query_bits
 from feddrm.method.evaluation import Figures
+from feddrm.method.noise_meter import noise_words
 from privacy.events import DistributedDiscreteGaussian, LocalDiscreteGaussian
 
 _TITLES = {
@@ -54,8 +55,12 @@ def figures_of(plan: Plan, counts: Counts | None) -> tuple[NamedFigure, ...]:
     )
 
 
-def render_card(release: Release) -> str:
-    """The card in Markdown."""
+def render_card(release: Release, noise: NoiseFound | None = None) -> str:
+    """The card in Markdown.
+
+    Args:
+        noise: what the coordinator found in the sums, on its own word (feddrm.contract.card).
+    """
     plan, statement = release.plan.plan, release.statement
     whole = charge(plan)
     stages = [(name, charge(plan, number)) for number, name in NAMES.items() if round_event(plan, number) is not None]
@@ -69,6 +74,8 @@ def render_card(release: Release) -> str:
         figures=figures_of(plan, statement.evaluation),
         query_bits=query_bits(plan),
         cohort=plan.smallest_cohort,
+        noise=None if noise is None else noise_words(noise),
+        required=required_signatures(plan),
     )
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from feddrm.v1 import common_pb2 as feddrm_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x65\x64\x64rm/v1/operator.proto\x12\tfeddrm.v1\x1a\x16\x66\x65\x64\x64rm/v1/common.proto\" \n\rRosterReceipt\x12\x0f\n\x07version\x18\x01 \x01(\x04\".\n\x0eStopJobRequest\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\")\n\nJobReceipt\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12\r\n\x05state\x18\x02 \x01(\t\"\x1d\n\rStatusRequest\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\"e\n\nSiloStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\rrounds_joined\x18\x04 \x01(\r\x12\x10\n\x08\x63\x61pacity\x18\x05 \x01(\r\"\xda\x02\n\x0bStatusReply\x12\x12\n\nfederation\x18\x01 \x01(\t\x12\x16\n\x0eroster_version\x18\x02 \x01(\x04\x12\x0c\n\x04plan\x18\x03 \x01(\x0c\x12\x0b\n\x03job\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\r\n\x05round\x18\x06 \x01(\r\x12\x0e\n\x06rounds\x18\x07 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x08 \x01(\r\x12\x0c\n\x04step\x18\t \x01(\t\x12\x13\n\x0bwaiting_for\x18\n \x03(\t\x12$\n\x05silos\x18\x0b \x03(\x0b\x32\x15.feddrm.v1.SiloStatus\x12(\n\x07history\x18\x0c \x03(\x0b\x32\x17.feddrm.v1.RoundSummary\x12\x0e\n\x06\x64\x65tail\x18\r \x01(\t\x12\x0f\n\x07release\x18\x0e \x01(\t\x12\r\n\x05stage\x18\x0f \x01(\r\x12\"\n\x07\x66igures\x18\x10 \x03(\x0b\x32\x11.feddrm.v1.Figure\"8\n\x06\x46igure\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x11\n\tdeviation\x18\x03 \x01(\x01\"\x98\x01\n\x0cRoundSummary\x12\r\n\x05round\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07outcome\x18\x03 \x01(\t\x12\x0e\n\x06\x63ohort\x18\x04 \x03(\t\x12\x11\n\tsurvivors\x18\x05 \x03(\t\x12\x18\n\x10mask_keys_opened\x18\x06 \x03(\t\x12\x0b\n\x03sum\x18\x07 \x01(\x0c\x12\r\n\x05stage\x18\x08 \x01(\r\"\xb2\x01\n\x0eReleaseSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04plan\x18\x02 \x01(\x0c\x12\x12\n\nsignatures\x18\x03 \x01(\r\x12\x11\n\tthreshold\x18\x04 \x01(\r\x12\x11\n\tpublished\x18\x05 \x01(\x08\x12&\n\x0bsigned_plan\x18\x06 \x01(\x0b\x32\x11.feddrm.v1.Signed\x12$\n\tstatement\x18\x07 \x01(\x0b\x32\x11.feddrm.v1.Signed\":\n\x0bReleaseList\x12+\n\x08releases\x18\x01 \x03(\x0b\x32\x19.feddrm.v1.ReleaseSummary\"#\n\x15PublishReleaseRequest\x12\n\n\x02id\x18\x01 \x01(\t2\xc8\x03\n\x0fOperatorService\x12\x37\n\x05Hello\x12\x17.feddrm.v1.HelloRequest\x1a\x15.feddrm.v1.HelloReply\x12<\n\rPublishRoster\x12\x11.feddrm.v1.Signed\x1a\x18.feddrm.v1.RosterReceipt\x12\x34\n\x08StartJob\x12\x11.feddrm.v1.Signed\x1a\x15.feddrm.v1.JobReceipt\x12;\n\x07StopJob\x12\x19.feddrm.v1.StopJobRequest\x1a\x15.feddrm.v1.JobReceipt\x12:\n\x06Status\x12\x18.feddrm.v1.StatusRequest\x1a\x16.feddrm.v1.StatusReply\x12@\n\x0cListReleases\x12\x18.feddrm.v1.StatusRequest\x1a\x16.feddrm.v1.ReleaseList\x12M\n\x0ePublishRelease\x12 .feddrm.v1.PublishReleaseRequest\x1a\x19.feddrm.v1.ReleaseSummaryb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x65\x64\x64rm/v1/operator.proto\x12\tfeddrm.v1\x1a\x16\x66\x65\x64\x64rm/v1/common.proto\" \n\rRosterReceipt\x12\x0f\n\x07version\x18\x01 \x01(\x04\".\n\x0eStopJobRequest\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\")\n\nJobReceipt\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12\r\n\x05state\x18\x02 \x01(\t\"\x1d\n\rStatusRequest\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\"e\n\nSiloStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\rrounds_joined\x18\x04 \x01(\r\x12\x10\n\x08\x63\x61pacity\x18\x05 \x01(\r\"\xfb\x02\n\x0bStatusReply\x12\x12\n\nfederation\x18\x01 \x01(\t\x12\x16\n\x0eroster_version\x18\x02 \x01(\x04\x12\x0c\n\x04plan\x18\x03 \x01(\x0c\x12\x0b\n\x03job\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\r\n\x05round\x18\x06 \x01(\r\x12\x0e\n\x06rounds\x18\x07 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x08 \x01(\r\x12\x0c\n\x04step\x18\t \x01(\t\x12\x13\n\x0bwaiting_for\x18\n \x03(\t\x12$\n\x05silos\x18\x0b \x03(\x0b\x32\x15.feddrm.v1.SiloStatus\x12(\n\x07history\x18\x0c \x03(\x0b\x32\x17.feddrm.v1.RoundSummary\x12\x0e\n\x06\x64\x65tail\x18\r \x01(\t\x12\x0f\n\x07release\x18\x0e \x01(\t\x12\r\n\x05stage\x18\x0f \x01(\r\x12\"\n\x07\x66igures\x18\x10 \x03(\x0b\x32\x11.feddrm.v1.Figure\x12\x1f\n\x05noise\x18\x11 \x01(\x0b\x32\x10.feddrm.v1.Noise\"U\n\x05Noise\x12\x0e\n\x06places\x18\x01 \x01(\r\x12\r\n\x05ratio\x18\x02 \x01(\x01\x12\x0e\n\x06\x63hance\x18\x03 \x01(\x01\x12\x0e\n\x06needed\x18\x04 \x01(\r\x12\r\n\x05short\x18\x05 \x01(\x08\"8\n\x06\x46igure\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x11\n\tdeviation\x18\x03 \x01(\x01\"\x98\x01\n\x0cRoundSummary\x12\r\n\x05round\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07outcome\x18\x03 \x01(\t\x12\x0e\n\x06\x63ohort\x18\x04 \x03(\t\x12\x11\n\tsurvivors\x18\x05 \x03(\t\x12\x18\n\x10mask_keys_opened\x18\x06 \x03(\t\x12\x0b\n\x03sum\x18\x07 \x01(\x0c\x12\r\n\x05stage\x18\x08 \x01(\r\"\xb2\x01\n\x0eReleaseSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04plan\x18\x02 \x01(\x0c\x12\x12\n\nsignatures\x18\x03 \x01(\r\x12\x11\n\tthreshold\x18\x04 \x01(\r\x12\x11\n\tpublished\x18\x05 \x01(\x08\x12&\n\x0bsigned_plan\x18\x06 \x01(\x0b\x32\x11.feddrm.v1.Signed\x12$\n\tstatement\x18\x07 \x01(\x0b\x32\x11.feddrm.v1.Signed\":\n\x0bReleaseList\x12+\n\x08releases\x18\x01 \x03(\x0b\x32\x19.feddrm.v1.ReleaseSummary\"#\n\x15PublishReleaseRequest\x12\n\n\x02id\x18\x01 \x01(\t2\xc8\x03\n\x0fOperatorService\x12\x37\n\x05Hello\x12\x17.feddrm.v1.HelloRequest\x1a\x15.feddrm.v1.HelloReply\x12<\n\rPublishRoster\x12\x11.feddrm.v1.Signed\x1a\x18.feddrm.v1.RosterReceipt\x12\x34\n\x08StartJob\x12\x11.feddrm.v1.Signed\x1a\x15.feddrm.v1.JobReceipt\x12;\n\x07StopJob\x12\x19.feddrm.v1.StopJobRequest\x1a\x15.feddrm.v1.JobReceipt\x12:\n\x06Status\x12\x18.feddrm.v1.StatusRequest\x1a\x16.feddrm.v1.StatusReply\x12@\n\x0cListReleases\x12\x18.feddrm.v1.StatusRequest\x1a\x16.feddrm.v1.ReleaseList\x12M\n\x0ePublishRelease\x12 .feddrm.v1.PublishReleaseRequest\x1a\x19.feddrm.v1.ReleaseSummaryb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,17 +43,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SILOSTATUS']._serialized_start=219
   _globals['_SILOSTATUS']._serialized_end=320
   _globals['_STATUSREPLY']._serialized_start=323
-  _globals['_STATUSREPLY']._serialized_end=669
-  _globals['_FIGURE']._serialized_start=671
-  _globals['_FIGURE']._serialized_end=727
-  _globals['_ROUNDSUMMARY']._serialized_start=730
-  _globals['_ROUNDSUMMARY']._serialized_end=882
-  _globals['_RELEASESUMMARY']._serialized_start=885
-  _globals['_RELEASESUMMARY']._serialized_end=1063
-  _globals['_RELEASELIST']._serialized_start=1065
-  _globals['_RELEASELIST']._serialized_end=1123
-  _globals['_PUBLISHRELEASEREQUEST']._serialized_start=1125
-  _globals['_PUBLISHRELEASEREQUEST']._serialized_end=1160
-  _globals['_OPERATORSERVICE']._serialized_start=1163
-  _globals['_OPERATORSERVICE']._serialized_end=1619
+  _globals['_STATUSREPLY']._serialized_end=702
+  _globals['_NOISE']._serialized_start=704
+  _globals['_NOISE']._serialized_end=789
+  _globals['_FIGURE']._serialized_start=791
+  _globals['_FIGURE']._serialized_end=847
+  _globals['_ROUNDSUMMARY']._serialized_start=850
+  _globals['_ROUNDSUMMARY']._serialized_end=1002
+  _globals['_RELEASESUMMARY']._serialized_start=1005
+  _globals['_RELEASESUMMARY']._serialized_end=1183
+  _globals['_RELEASELIST']._serialized_start=1185
+  _globals['_RELEASELIST']._serialized_end=1243
+  _globals['_PUBLISHRELEASEREQUEST']._serialized_start=1245
+  _globals['_PUBLISHRELEASEREQUEST']._serialized_end=1280
+  _globals['_OPERATORSERVICE']._serialized_start=1283
+  _globals['_OPERATORSERVICE']._serialized_end=1739
 # @@protoc_insertion_point(module_scope)

@@ -50,7 +50,7 @@ class SiloStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., connected: bool = ..., state: _Optional[str] = ..., rounds_joined: _Optional[int] = ..., capacity: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("federation", "roster_version", "plan", "job", "state", "round", "rounds", "attempt", "step", "waiting_for", "silos", "history", "detail", "release", "stage", "figures")
+    __slots__ = ("federation", "roster_version", "plan", "job", "state", "round", "rounds", "attempt", "step", "waiting_for", "silos", "history", "detail", "release", "stage", "figures", "noise")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROSTER_VERSION_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class StatusReply(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
+    NOISE_FIELD_NUMBER: _ClassVar[int]
     federation: str
     roster_version: int
     plan: bytes
@@ -83,7 +84,22 @@ class StatusReply(_message.Message):
     release: str
     stage: int
     figures: _containers.RepeatedCompositeFieldContainer[Figure]
-    def __init__(self, federation: _Optional[str] = ..., roster_version: _Optional[int] = ..., plan: _Optional[bytes] = ..., job: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., attempt: _Optional[int] = ..., step: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., silos: _Optional[_Iterable[_Union[SiloStatus, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RoundSummary, _Mapping]]] = ..., detail: _Optional[str] = ..., release: _Optional[str] = ..., stage: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ...) -> None: ...
+    noise: Noise
+    def __init__(self, federation: _Optional[str] = ..., roster_version: _Optional[int] = ..., plan: _Optional[bytes] = ..., job: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., attempt: _Optional[int] = ..., step: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., silos: _Optional[_Iterable[_Union[SiloStatus, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RoundSummary, _Mapping]]] = ..., detail: _Optional[str] = ..., release: _Optional[str] = ..., stage: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., noise: _Optional[_Union[Noise, _Mapping]] = ...) -> None: ...
+
+class Noise(_message.Message):
+    __slots__ = ("places", "ratio", "chance", "needed", "short")
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    RATIO_FIELD_NUMBER: _ClassVar[int]
+    CHANCE_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_FIELD_NUMBER: _ClassVar[int]
+    SHORT_FIELD_NUMBER: _ClassVar[int]
+    places: int
+    ratio: float
+    chance: float
+    needed: int
+    short: bool
+    def __init__(self, places: _Optional[int] = ..., ratio: _Optional[float] = ..., chance: _Optional[float] = ..., needed: _Optional[int] = ..., short: bool = ...) -> None: ...
 
 class Figure(_message.Message):
     __slots__ = ("name", "value", "deviation")

@@ -155,6 +155,7 @@ def messages() -> list[Any]:
     silo = m.SiloStatus("a", True, "ready", 1, 2)
     summary = m.RoundSummary(1, 1, "published", ("a",), ("b",), (), HASH, 1)
     figure = m.NamedFigure("both", 0.5, 0.01)
+    noise = m.NoiseFound(1344, 0.98, 0.7, 4898, False)
     release = m.ReleaseSummary("0123456789abcdef", HASH, 3, 4, True, plan, statement)
     return [
         roster,
@@ -199,6 +200,7 @@ def messages() -> list[Any]:
         silo,
         summary,
         figure,
+        noise,
         m.Status(
             federation="retina",
             roster_version=1,
@@ -216,6 +218,7 @@ def messages() -> list[Any]:
             release="0123456789abcdef",
             stage=1,
             figures=(figure,),
+            noise=noise,
         ),
         release,
         m.ReleaseList((release,)),

@@ -88,6 +88,7 @@ codes = st.integers(1, 4).flatmap(
 )
 stages = st.integers(0, 5)
 summaries = st.builds(m.RoundSummary, rounds, counts, text, name_sets, name_sets, name_sets, hash_or_empty, stages)
+noises = st.builds(m.NoiseFound, counts, st.floats(0, 1e9), st.floats(0, 1), counts, st.booleans())
 figures = st.builds(m.NamedFigure, text, st.floats(0, 1), st.floats(0, 1e9))
 releases = st.builds(
     m.ReleaseSummary,
@@ -181,6 +182,7 @@ MESSAGES: list[tuple[Any, st.SearchStrategy[Any]]] = [
             st.just("") | st.just("0123456789abcdef"),
             stages,
             st.lists(figures, max_size=3).map(tuple),
+            noises | st.none(),
         ),
     ),
     (codec.RELEASE_SUMMARY, releases),
