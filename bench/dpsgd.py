@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -14,8 +15,10 @@ from torch import nn
 from torch.nn import functional
 
 from bench.report import arguments, progress, show
+from feddrm.contract.models import LenetGn, Mlp
 from feddrm.contract.plan import Training
 from feddrm.method.dpsgd import DpSgd
+from feddrm.method.networks import make_trunk
 from privacy.noise import GaussianSource
 
 SILOS = 6
@@ -29,36 +32,42 @@ TRAINING = Training(
     target_weight=0.4,
     learning_rate=1e-4,
 )
-# Features, hidden widths, batch: the demo's size, tabular data, and images of handwriting.
-CASES = ((40, (16,), 64), (40, (16,), 400), (64, (64, 64), 256), (784, (128,), 256))
+# Features or image, hidden widths (none: LeNet), batch: the demo, tables, handwriting, photographs.
+CASES: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...] = (
+    ((40,), (16,), 64),
+    ((40,), (16,), 400),
+    ((64,), (64, 64), 256),
+    ((784,), (128,), 256),
+    ((1, 28, 28), (), 128),
+    ((3, 32, 32), (), 128),
+)
 
 
 class Network(nn.Module):
     """Trunk and two heads, as feddrm.method.model builds them of a plan."""
 
-    def __init__(self, features: int, hidden: Sequence[int]) -> None:
+    def __init__(self, shape: tuple[int, ...], hidden: tuple[int, ...]) -> None:
         super().__init__()
-        widths = (features, *hidden)
-        self.trunk = nn.ModuleList(nn.Linear(before, after) for before, after in zip(widths, hidden, strict=False))
-        self.routing_head = nn.Linear(widths[-1], SILOS)
-        self.target_head = nn.Linear(widths[-1], CLASSES)
+        model = Mlp(kind="mlp", hidden=hidden) if hidden else LenetGn(kind="lenet_gn")
+        self.trunk = make_trunk(model, shape)
+        self.routing_head = nn.Linear(model.embedding(shape), SILOS)
+        self.target_head = nn.Linear(model.embedding(shape), CLASSES)
 
     def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(target logits, routing logits)."""
-        for layer in self.trunk:
-            features = functional.relu(layer(features))
-        return self.target_head(features), self.routing_head(features)
+        phi = self.trunk(features)
+        return self.target_head(phi), self.routing_head(phi)
 
 
 Step = Callable[[], None]
 
 
-def steps(features: int, hidden: Sequence[int], batch: int) -> tuple[Step, Step]:
+def steps(shape: tuple[int, ...], hidden: tuple[int, ...], batch: int) -> tuple[Step, Step]:
     """One step of ours and one of Opacus', each with a network of its own and the same initial weights."""
     torch.manual_seed(0)
-    rows, targets = torch.rand((batch, features)), torch.randint(0, CLASSES, (batch,))
+    rows, targets = torch.rand((batch, math.prod(shape))), torch.randint(0, CLASSES, (batch,))
     silos = torch.zeros(batch, dtype=torch.int64)
-    network, other = Network(features, hidden), Network(features, hidden)
+    network, other = Network(shape, hidden), Network(shape, hidden)
     other.load_state_dict(network.state_dict())
     engine = DpSgd(network, TRAINING, divisor=float(batch), noise=GaussianSource(urandom))
     module = GradSampleModule(other, batch_first=True, loss_reduction="sum")
@@ -102,13 +111,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = arguments(argv, "DP-SGD, CPU milliseconds a step, against plain Opacus")
     torch.set_num_threads(1)
     rows = []
-    for features, hidden, batch in CASES[:2] if options.quick else CASES:
-        progress(f"DP-SGD: {features} features, hidden {hidden}, batches of {batch}")
-        ours, plain, ratio = measure(*steps(features, hidden, batch), seconds=0.5 if options.quick else 3.0)
+    for shape, hidden, batch in CASES[:2] if options.quick else CASES:
+        network = f"hidden {hidden}" if hidden else "LeNet"
+        progress(f"DP-SGD: {shape}, {network}, batches of {batch}")
+        ours, plain, ratio = measure(*steps(shape, hidden, batch), seconds=0.5 if options.quick else 3.0)
         rows.append(
             {
-                "features": features,
-                "hidden": "-".join(map(str, hidden)),
+                "features": "x".join(map(str, shape)),
+                "hidden": "-".join(map(str, hidden)) or "lenet_gn",
                 "batch": batch,
                 "ours_ms": 1e3 * ours,
                 "opacus_ms": 1e3 * plain,

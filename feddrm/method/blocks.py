@@ -14,14 +14,24 @@ from torch.nn import functional
 
 from feddrm.method.exact import MAXIMUM_ROWS
 
-SMALLEST_BLOCK: Final = 64
+# Entries of records' gradients that are written out at once: 256 MiB of them in float32, and twice that in float64.
+_WRITTEN: Final = 1 << 26
+_USUAL: Final = 64
 
 
-def block_for(divisor: float) -> int:
-    """Rows of a block: a power of two that follows from the public q * m alone, so that neighbours share it."""
-    block = SMALLEST_BLOCK
+def block_for(divisor: float, written: int = 0) -> int:
+    """Rows of a block: a power of two that follows from public numbers alone, so that neighbours share it.
+
+    Args:
+        divisor: the public q * m; a block of the usual 64 rows grows up to it.
+        written: parameters whose gradients are written out for each record, those of all layers but linear ones; large
+            networks have smaller blocks.
+    """
+    block = _USUAL
     while block < MAXIMUM_ROWS and block < divisor:
         block *= 2
+    while block > 1 and block * written > _WRITTEN:
+        block //= 2
     return block
 
 

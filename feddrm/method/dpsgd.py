@@ -30,8 +30,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from feddrm.contract.errors import InputError
 from feddrm.contract.plan import Training
-from feddrm.method.aligned import AlignedLinear
-from feddrm.method.blocks import SMALLEST_BLOCK, block_for, padded
+from feddrm.method.aligned import align
+from feddrm.method.blocks import block_for, padded
 from feddrm.method.exact import Clip, ExactSum, Layer, Other
 from feddrm.method.model import one_thread
 from feddrm.method.pulls import Pull, add_pulls
@@ -104,8 +104,8 @@ class _PrivateOptimizer(DPOptimizer):  # type: ignore[misc]
         outputs, inputs = parameter.shape
         return Layer(outputs, inputs, bias=self._biases[id(parameter)] is not None)
 
-    def contributions(self, real: int) -> torch.Tensor:
-        """What the last block's first `real` rows add to the sum, a row of integers each."""
+    def contributions(self, real: int) -> list[torch.Tensor]:
+        """What the last block's first `real` rows add to the sum, integers, a row of each piece a record."""
         if any(parameter.grad_sample is None for parameter in self.params):
             raise ValueError("Per sample gradient is not initialized: there was no backward pass.")
         samples: list[torch.Tensor] = []
@@ -123,9 +123,9 @@ class _PrivateOptimizer(DPOptimizer):  # type: ignore[misc]
         """What a step does not move is in no clip. Of a layer it is the right vector that is zero: weights or ones."""
         return sample if self._name_of[id(parameter)] in self.active else torch.zeros_like(sample)
 
-    def clip_and_accumulate(self, real: int = SMALLEST_BLOCK) -> None:
+    def clip_and_accumulate(self, real: int) -> None:
         """Add the clipped gradients of the last block's first `real` rows to the sum; forget them."""
-        self._sum.add(self._clip.total(self.contributions(real)))
+        self._sum.add(self._clip.total(self.contributions(real)), real)
         for parameter in self.params:
             # Spent: a second step without a new backward pass would release the same records again, uncharged.
             parameter.grad_sample = None
@@ -168,11 +168,10 @@ class DpSgd:
         refuse_unsafe(module)
         if not divisor > 0:
             raise ValueError("the divisor q * m must be positive")
-        self.block = block_for(divisor)
-        linear = [layer for layer in module.modules() if type(layer) is nn.Linear]
-        for layer in linear:
-            # The same parameters under the same names, with another forward pass.
-            layer.__class__ = AlignedLinear
+        linear = align(module)
+        factored = {id(parameter) for layer in linear for parameter in layer.parameters()}
+        written = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in factored)
+        self.block = block_for(divisor, written)
         # Features need no gradient, which torch reports on every step and which is right here.
         warnings.filterwarnings("ignore", message="Full backward hook is firing when gradients are computed")
         self._weight = training.target_weight
@@ -251,8 +250,10 @@ class DpSgd:
             self._optimizer.zero_grad(set_to_none=True)
             self._backward(features, targets, 0)
             # Products and sums wrap around.
-            rows = self._optimizer.contributions(len(features)).long()
-            prints = (rows * ((2 * torch.arange(rows.shape[1]) + 1) * _ODD)).sum(dim=1)
+            prints = torch.zeros(self.block, dtype=torch.int64)
+            for piece in self._optimizer.contributions(len(features)):
+                rows = piece.long()
+                prints = _ODD * prints + rows.mul_((2 * torch.arange(rows.shape[1]) + 1) * _ODD).sum(dim=1)
             self._optimizer.zero_grad(set_to_none=True)
         return prints[: len(features)]
 

@@ -12,7 +12,7 @@ multiplied: products and sums of integers below 2**53 are exact in float64, in a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +29,8 @@ _LIMB_BITS: Final = 32
 _SLACK: Final = 2.0**-12
 # Below the length of any float32 vector but zero.
 _SHORTEST: Final = 1e-60
+# Groups of more columns are worked on by themselves: to copy them beside each other would cost more than it saves.
+_NARROW: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,15 @@ class Clip:
 
     def __init__(self, norm: float, groups: Sequence[Layer | Other]) -> None:
         self._groups = tuple(groups)
-        self._widths = [width for group in groups for width in group.widths]
+        # Widths of the parts in each piece: what is written out at length lies in a piece of its own.
+        self._pieces: list[list[int]] = []
+        beside = False
+        for group in self._groups:
+            alone = isinstance(group, Other) and group.size > _NARROW
+            if alone or not beside:
+                self._pieces.append([])
+            self._pieces[-1] += group.widths
+            beside = not alone
         # The power of two above C: its fractions are exact.
         ceiling = math.ldexp(1.0, math.frexp(norm)[1])
         self.unit = math.ldexp(ceiling, -_LENGTH_BITS - _DIRECTION_BITS)
@@ -89,15 +99,16 @@ class Clip:
         rounding = math.sqrt(longest) * 2.0 ** -(_DIRECTION_BITS + 1) + math.sqrt(lefts) * 2.0**-_LENGTH_BITS
         self._bound = norm * (1.0 - _SLACK - rounding)
 
-    def contributions(self, samples: Sequence[torch.Tensor], real: int) -> torch.Tensor:
-        """Each record's clipped contribution: float64[n, columns] of integers.
+    def contributions(self, samples: Sequence[torch.Tensor], real: int) -> list[torch.Tensor]:
+        """Each record's clipped contribution: float64[n, columns] of integers, in as many pieces as `total` takes.
 
         Args:
-            samples: float32[n, columns of the group] for each group, n at most MAXIMUM_ROWS.
+            samples: float32[n, columns], the columns of all groups in order, in any pieces that end where groups do;
+                n at most MAXIMUM_ROWS.
             real: how many rows are records; the rest is padding and contributes nothing, as a row that is not finite.
         """
-        wide = torch.cat(list(samples), dim=1).double()
-        parts = torch.split(wide, self._widths, dim=1)
+        pieces = list(self._joined(samples))
+        parts = self._split(pieces)
         lengths = [torch.linalg.vector_norm(part, dim=1) for part in parts]
         norms = torch.linalg.vector_norm(torch.stack(self._norms(lengths)), dim=0)
         dropped = ~norms.isfinite()
@@ -114,17 +125,31 @@ class Clip:
                 parts[place].mul_((clip * 2.0**_DIRECTION_BITS)[:, None])
             place += len(group.widths)
         # Taken out, not multiplied: zero times infinity is not zero.
-        return wide.round_().masked_fill_(dropped[:, None], 0.0)
+        return [piece.round_().masked_fill_(dropped[:, None], 0.0) for piece in pieces]
 
-    def total(self, contributions: torch.Tensor) -> torch.Tensor:
+    def total(self, contributions: Sequence[torch.Tensor]) -> torch.Tensor:
         """The sum of the records' contributions, parameters one after another: float64 of integers below 2**53."""
-        parts = torch.split(contributions, self._widths, dim=1)
+        parts = self._split(contributions)
         sums: list[torch.Tensor] = []
         place = 0
         for group in self._groups:
             sums += group.total(*parts[place : place + len(group.widths)])
             place += len(group.widths)
         return torch.cat(sums)
+
+    def _joined(self, samples: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """float64 pieces of the samples, which end where parts of theirs do."""
+        left = iter(samples)
+        for widths in self._pieces:
+            found = [next(left)]
+            while sum(sample.shape[1] for sample in found) < sum(widths):
+                found.append(next(left))
+            yield (torch.cat(found, dim=1) if len(found) > 1 else found[0]).double()
+
+    def _split(self, pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Views of the parts of all groups, in order."""
+        views = (torch.split(piece, widths, dim=1) for piece, widths in zip(pieces, self._pieces, strict=True))
+        return [view for piece in views for view in piece]
 
     def _norms(self, lengths: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """float64[n] for each group: the norms of its gradients."""
@@ -137,16 +162,28 @@ class Clip:
 
 
 class ExactSum:
-    """A sum of any number of blocks: two int64 limbs an entry, neither of which can overflow."""
+    """A sum of any number of blocks: two int64 limbs an entry, neither of which can overflow. As long as there are few
+    rows in all, a float64 holds them."""
 
     def __init__(self) -> None:
         self._limbs: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._few: torch.Tensor | None = None
+        self._rows = 0
 
     def __bool__(self) -> bool:
-        return self._limbs is not None
+        return self._limbs is not None or self._few is not None
 
-    def add(self, block: torch.Tensor) -> None:
-        """Add float64[size] of integers below 2**53."""
+    def add(self, block: torch.Tensor, rows: int = MAXIMUM_ROWS) -> None:
+        """Add float64[size] of integers below 2**53, the sum of so many rows' contributions. It may be kept."""
+        self._rows += rows
+        if self._few is not None and self._rows <= MAXIMUM_ROWS:
+            self._few.add_(block)
+            return
+        if self._few is not None:
+            self._carry(self._few)
+        self._few, self._rows = block, rows
+
+    def _carry(self, block: torch.Tensor) -> None:
         whole = block.long()
         high, low = whole >> _LIMB_BITS, whole & ((1 << _LIMB_BITS) - 1)
         self._limbs = (high, low) if self._limbs is None else (self._limbs[0] + high, self._limbs[1] + low)
@@ -157,8 +194,11 @@ class ExactSum:
         Raises:
             ValueError: nothing was added.
         """
-        if self._limbs is None:
+        few, self._few, self._rows = self._few, None, 0
+        if few is None:
             raise ValueError("nothing was added to the sum")
-        high, low = self._limbs
-        self._limbs = None
+        if self._limbs is None:
+            return few.mul_(unit)
+        self._carry(few)
+        (high, low), self._limbs = self._limbs, None
         return high.double().mul_(2.0**_LIMB_BITS).add_(low).mul_(unit)

@@ -94,9 +94,9 @@ def test_one_backward_pass_cannot_be_released_twice(make_plan: MakePlan) -> None
     features, targets = batch(dataset(1, patients=block_for(1.0), records=1))
     target_logits, routing_logits = stepper._module(features)
     (functional.cross_entropy(target_logits, targets) + routing_logits.sum()).backward()
-    stepper._optimizer.clip_and_accumulate()
+    stepper._optimizer.clip_and_accumulate(64)
     with pytest.raises(ValueError, match="not initialized"):
-        stepper._optimizer.clip_and_accumulate()
+        stepper._optimizer.clip_and_accumulate(64)
     stepper._optimizer.step()
     with pytest.raises(ValueError, match="not initialized"):
         stepper._optimizer.step()
