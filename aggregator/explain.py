@@ -92,6 +92,7 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         f"{cost.epsilon_alone:.3f}.",
         *_shares(plan),
         *_required(plan),
+        *_own_targets(plan),
         f"A round needs {quorum} of {count} silos: {_absent(absent)}.",
         f"A sum stays secret from the coordinator together with {sums.colluders} dishonest "
         f"{'silo' if sums.colluders == 1 else 'silos'}; "
@@ -174,6 +175,13 @@ def _required(plan: Plan) -> tuple[str, ...]:
         return ()
     often = "once" if plan.evaluation.attempts == 1 else "twice"
     return (f"Without the evaluation, which is tried {often} at most, there is no release (evaluation.required).",)
+
+
+def _own_targets(plan: Plan) -> tuple[str, ...]:
+    return tuple(
+        f"{silo} answers by classes of its own ({', '.join(target.classes)}; column {target.column}), if it allows it."
+        for silo, target in (plan.own_targets or {}).items()
+    )
 
 
 def _odds(epsilon: float) -> str:

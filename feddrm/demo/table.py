@@ -31,7 +31,7 @@ def _privacy(result: dict[str, Any]) -> Table:
         )
     table.caption = (
         f"Epsilon bounds what anybody can learn about one patient (delta {result['delta']:g}); smaller is stricter. "
-        f"The plan charges {result['plan_epsilon']:.3f}."
+        f"The plan charges {result['plan_epsilon']:.3f}, with a spare round for an evaluation that is lost."
     )
     table.caption_justify = "left"
     return table

@@ -51,3 +51,12 @@ def test_the_demo_is_not_warned_of() -> None:
     meaning = explain(Plan.model_validate(rand.plan_document("rand", 1)), None)
     assert meaning.figures["query_bits"] == 32
     assert meaning.warnings == ()
+
+
+def test_plan_check_says_who_answers_by_classes_of_its_own_and_who_must_sign_a_linear_model() -> None:
+    target = {"kind": "classes", "column": "stage", "values": ["I", "II"]}
+    text = explain(plan_of(2, (16,), own_targets={"site-2": target}), None).text()
+    assert "site-2 answers by classes of its own (I, II; column stage), if it allows it." in text
+    names = ("site-1", "site-2", "site-3", "site-4")
+    linear = explain(make_plan(names, model={"kind": "linear"}), None)
+    assert any("needs the signature of every silo" in warning for warning in linear.warnings)

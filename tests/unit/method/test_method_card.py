@@ -77,3 +77,13 @@ def test_a_card_of_images_says_their_size_and_the_network() -> None:
         card = render_card(released(schema=schema, model=model))
         assert f"| model | {words} |" in card
         assert "| image | 3 channels of 32 x 28 pixels, 0 to 255 |" in card
+
+
+def test_a_card_says_what_a_silo_with_classes_of_its_own_answers_and_how_many_signatures_it_takes() -> None:
+    target = {"kind": "classes", "column": "sta|ge", "values": ["I", "II", "III"]}
+    card = render_card(released(own_targets={"site-4": target}))
+    assert "| answers of site-4 | I / II / III (column sta\\|ge) |" in card
+    assert "of which\n5 are needed" in card
+    linear = render_card(released(model={"kind": "linear"}))
+    assert "of which\n6 are needed" in linear
+    assert "answers of" not in linear
