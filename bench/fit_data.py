@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import runpy
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from feddrm.contract.files import load_document
+from feddrm.contract.plan import Plan
 from feddrm.contract.schema import Schema
 from feddrm.demo import rand
 from feddrm.features import Dataset, Table, encode, read_table
 
-HOSPITALS: Final = ("cleveland", "hungarian", "switzerland", "va")
-# Patients in the published tables, less what is held out here, rounded: public facts.
-HEART_SIZES: Final = (210, 210, 90, 140)
-HEART_COLUMNS: Final = (
-    "age sex cp trestbps chol fbs restecg thalach exang oldpeak slope ca thal num".split()  # noqa: SIM905
-)
+EXAMPLE: Final = Path(__file__).parents[1] / "examples" / "heart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,39 +61,16 @@ def rand_hie() -> Federation:
     )
 
 
+def heart_plan() -> Plan:
+    """The plan of the walk-through: its schema has bounds from medicine, its sizes are public facts."""
+    return load_document(EXAMPLE / "plan.toml", Plan)
+
+
 def heart_schema(indicators: bool) -> Schema:
-    """Thirteen columns with bounds from medicine, not from the tables. A cholesterol or pressure of 0 was not taken."""
-
-    def column(name: str, **more: Any) -> dict[str, Any]:
-        return {"name": name, "missing": ["?", *more.pop("also", ())], "missing_indicator": indicators, **more}
-
-    def number(name: str, lower: float, upper: float, *also: str) -> dict[str, Any]:
-        return column(name, kind="numeric", lower=lower, upper=upper, also=also)
-
-    def category(name: str, *categories: str) -> dict[str, Any]:
-        return column(name, kind="categorical", categories=list(categories))
-
-    return Schema.model_validate(
-        {
-            "patient": "patient",
-            "target": {"kind": "threshold", "column": "num", "operator": ">", "value": 0, "labels": ["healthy", "ill"]},
-            "columns": [
-                number("age", 20, 90),
-                category("sex", "0", "1"),
-                category("cp", "1", "2", "3", "4"),
-                number("trestbps", 80, 200, "0"),
-                number("chol", 100, 500, "0"),
-                category("fbs", "0", "1"),
-                category("restecg", "0", "1", "2"),
-                number("thalach", 60, 210),
-                category("exang", "0", "1"),
-                number("oldpeak", 0, 6),
-                category("slope", "1", "2", "3"),
-                category("ca", "0", "1", "2", "3"),
-                category("thal", "3", "6", "7"),
-            ],
-        }
-    )
+    """Thirteen columns, with or without features that say that a value is missing."""
+    schema = heart_plan().schema_
+    columns = tuple(column.model_copy(update={"missing_indicator": indicators}) for column in schema.columns)
+    return schema.model_copy(update={"columns": columns})
 
 
 def heart(folder: Path, seed: int, indicators: bool) -> Federation:
@@ -110,13 +85,14 @@ def heart(folder: Path, seed: int, indicators: bool) -> Federation:
         FileNotFoundError: a file is missing.
     """
     generator = np.random.default_rng(seed)
-    schema = heart_schema(indicators)
+    # A script for people, in a folder that is no package: read the files as it does.
+    prepare = runpy.run_path(str(EXAMPLE / "prepare.py"))
+    schema, fit = heart_schema(indicators), heart_plan().routing_fit
+    assert fit is not None
     silos, held = [], []
-    for hospital in HOSPITALS:
-        text = (folder / f"processed.{hospital}.data").read_text()
-        rows = [[_plain(cell) for cell in line.split(",")] for line in text.split()]
-        columns = {name: list(cells) for name, cells in zip(HEART_COLUMNS, zip(*rows, strict=True), strict=True)}
-        columns["patient"] = [f"{hospital} {number}" for number in range(len(rows))]
+    for hospital in prepare["HOSPITALS"]:
+        rows = prepare["records"](folder, hospital)
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
         data = encode(Table(hospital, columns, list(range(1, len(rows) + 1))), schema)
         order = generator.permutation(len(data))
         cut = round(0.3 * len(data))
@@ -128,7 +104,7 @@ def heart(folder: Path, seed: int, indicators: bool) -> Federation:
         np.concatenate([data.features for data in held]),
         np.concatenate([targets_of(data) for data in held]),
         np.concatenate([np.full(len(data), k) for k, data in enumerate(held)]),
-        HEART_SIZES,
+        tuple(fit.public_sizes[hospital] for hospital in prepare["HOSPITALS"]),
         schema,
     )
 
@@ -143,8 +119,3 @@ def targets_of(data: Dataset) -> npt.NDArray[np.int64]:
     if data.targets is None:
         raise ValueError("records without targets")
     return data.targets
-
-
-def _plain(cell: str) -> str:
-    """1.0 and 1 are one category; the files mix both."""
-    return cell.removesuffix(".0")

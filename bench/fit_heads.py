@@ -1,8 +1,13 @@
-"""Stage 3 for `bench.routing_fit`: every silo's own head, tuned by the deployment's own code on the linear model."""
+"""Stage 3 for `bench.routing_fit`: every silo's own head, tuned by the deployment's own code.
+
+As the linear model has it: on features, or on what a trunk makes of them.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,28 +15,52 @@ import numpy.typing as npt
 
 from bench.fit_data import Federation
 from feddrm.contract.plan import Plan
+from feddrm.contract.schema import Schema
 from feddrm.contract.stages import PersonalHead
+from feddrm.features import Dataset
 from feddrm.method.layout import initial_model, initial_personal, layout_of
 from feddrm.method.personal import fine_tune
-from feddrm.method.update import to_float
+from feddrm.method.update import from_float, to_float
 
 Floats = npt.NDArray[np.float32]
+Head = tuple[Floats, Floats]
 
 
-def tuned_heads(data: Federation, tune: PersonalHead, seed: int) -> tuple[tuple[Floats, Floats], ...]:
-    """(weight, bias) of each silo."""
+def tuned_heads(
+    data: Federation, tune: PersonalHead, seed: int, start: Sequence[Head] | None = None
+) -> tuple[Head, ...]:
+    """(weight, bias) of each silo.
+
+    Args:
+        data: with a schema; its features are what the heads see.
+        start: the heads that stage 1 left, if there was one.
+    """
     plan = _plan(data)
     layout = layout_of(plan)
     generator = np.random.default_rng([seed, 3])
     heads = []
-    for silo, size in zip(data.silos, data.sizes, strict=True):
+    for number, (silo, size) in enumerate(zip(data.silos, data.sizes, strict=True)):
         # The plan's hash decides the first weights: another for each seed.
-        start = initial_personal(layout, seed.to_bytes(32))
+        before = initial_personal(layout, seed.to_bytes(32))
+        if start is not None:
+            before = from_float(np.concatenate([part.reshape(-1) for part in start[number]]).astype(np.float64))
         model = initial_model(layout, bytes(32))
-        personal = fine_tune(plan, tune, layout, model, start, silo, size, generator.bytes, threading.Event())
+        personal = fine_tune(plan, tune, layout, model, before, silo, size, generator.bytes, threading.Event())
         parts = layout.split(to_float(personal), "personal")
         heads.append((parts["target_head.weight"].copy(), parts["target_head.bias"].copy()))
     return tuple(heads)
+
+
+def embedded(data: Federation, embeddings: Sequence[Floats], queries: Floats, classes: int) -> Federation:
+    """The same patients as a trunk shows them, each unit within [-1, 1]."""
+    columns = [
+        {"kind": "numeric", "name": f"unit {number}", "lower": -1, "upper": 1, "missing_indicator": False}
+        for number in range(queries.shape[1])
+    ]
+    target = {"kind": "classes", "column": "target", "values": [str(number) for number in range(classes)]}
+    schema = Schema.model_validate({"patient": "patient", "target": target, "columns": columns})
+    silos = tuple(Dataset(rows, silo.targets, silo.patients) for rows, silo in zip(embeddings, data.silos, strict=True))
+    return replace(data, silos=silos, features=queries, schema=schema)
 
 
 def _plan(data: Federation) -> Plan:

@@ -24,6 +24,8 @@ from feddrm.features import Dataset
 from privacy.noise import GaussianSource, grid_for
 
 WIDTH = 32
+# Weight of the brightness that goes round GroupNorm.
+BRIGHTNESS = 3.5
 # Its event is PoissonSubsampledGaussian(noise_multiplier, 0.05, 150).
 TRAINING = Training(
     rounds=30,
@@ -33,6 +35,7 @@ TRAINING = Training(
     noise_multiplier=1.19,
     target_weight=0.6,
     learning_rate=4.0,
+    decay="cosine",
 )
 # Outputs and inputs of each layer; a last column is the bias.
 _TRUNK = {"first": (16, 16), "second": (32, 144), "third": (WIDTH, 133)}
@@ -91,7 +94,7 @@ def train(data: Federation, seed: int, private: bool, cache: Path | None) -> Tra
         private: with the noise of `TRAINING`, or with none.
         cache: a folder.
     """
-    name = hashlib.sha256(repr((TRAINING, _TRUNK, seed, private)).encode()).hexdigest()[:16]
+    name = hashlib.sha256(repr((TRAINING, _TRUNK, BRIGHTNESS, seed, private)).encode()).hexdigest()[:16]
     file = cache / f"mnist-{name}.npz" if cache else None
     if file and file.exists():
         return _unpack(dict(np.load(file)), len(data.silos))
@@ -112,7 +115,7 @@ def train(data: Federation, seed: int, private: bool, cache: Path | None) -> Tra
                 gradient = _clipped(weights, images[k][drawn], targets[k][drawn], k)
                 flat = torch.cat([part.reshape(-1) for part in gradient.values()]).double().numpy()
                 noised = torch.from_numpy(noise.add(flat, std, grid_for(std)) if private else flat).float()
-                rate = TRAINING.learning_rate / (TRAINING.sampling_rate * size)
+                rate = TRAINING.rate(number + 1) / (TRAINING.sampling_rate * size)
                 parts = noised.split([part.numel() for part in gradient.values()])
                 weights = {
                     key: value - rate * part.reshape(value.shape)
@@ -158,7 +161,7 @@ def _embed(weights: Weights, images: torch.Tensor, inputs: Weights, outputs: Wei
     maps = functional.relu(functional.group_norm(rows.transpose(1, 2).reshape(count, 32, 4, 4), 4))
     # GroupNorm takes brightness out, which is what silos differ in: it goes round it.
     bright = [functional.avg_pool2d(images, 14).flatten(1), functional.max_pool2d(images, 28).flatten(1)]
-    rows = torch.cat([functional.avg_pool2d(maps, 2).flatten(1), *(2.0 * part for part in bright)], dim=1)
+    rows = torch.cat([functional.avg_pool2d(maps, 2).flatten(1), *(BRIGHTNESS * part for part in bright)], dim=1)
     return torch.tanh(layer("third", rows[:, None]))[:, 0]
 
 

@@ -8,7 +8,6 @@ there is the network: secure aggregation changes no sum.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.fit_data import Federation, heart, rand_hie
+from bench.fit_summary import summary
 from bench.report import progress, show
 from feddrm.contract.plan import Training
 from feddrm.contract.stages import PersonalHead, fit_sensitivity, noise_event
@@ -54,16 +54,17 @@ def _heads(noise_multiplier: float, learning_rate: float) -> PersonalHead:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a data set is run with: an epsilon that it aims at, the fit and, where there is no stage 1, the heads."""
+    """What a data set is run with: the fit and the heads."""
 
     fit: Fit
-    tune: PersonalHead | None = None
+    tune: PersonalHead
 
 
 # By what a job's whole epsilon comes to; MNIST's by the fit's own, beside stage 1 at epsilon 3.
+MNIST_HEADS = PersonalHead(steps=60, sampling_rate=0.2, noise_multiplier=8.0, learning_rate=6.0)
 MNIST = {
-    0.5: Job(Fit(50, 49.8, 32.0, 0.95, 26, 5)),
-    0.25: Job(Fit(50, 94.3, 32.0, 0.95, 26, 5)),
+    0.5: Job(Fit(50, 49.8, 64.0, 0.9, 26, 5), MNIST_HEADS),
+    0.25: Job(Fit(50, 94.3, 64.0, 0.9, 26, 5), MNIST_HEADS),
 }
 HEART = {
     8.0: Job(Fit(10, 4.2, 8.0, 0.8, 6, 3), _heads(2.7, 1.0)),
@@ -82,7 +83,7 @@ class Case:
         queries: float32[m, d] of the held-out records.
         right: bool[m, K], whether each silo's own model is right about each of them.
         stage1: stage 1's own routing head, if there was a stage 1.
-        events: of stages 1 and 3; None where they had no privacy.
+        event1, event3: of stages 1 and 3; None where they had no privacy.
     """
 
     data: Federation
@@ -163,14 +164,17 @@ def _epsilon(events: Sequence[Event], delta: float) -> float:
 def mnist_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Eight silos: stage 1 with and without privacy, the fit without noise, in shares and by each silo alone."""
     from bench import fit_mnist
+    from bench.fit_heads import embedded, tuned_heads
 
     data = fit_mnist.federation(options.data / "mnist")
-    for seed in range(options.seeds or 5):
+    for seed in _seeds(options, 5):
         for private in (True, False):
             trained = fit_mnist.train(data, seed, private, options.cache)
             embeddings = tuple(fit_mnist.embed(trained, silo.features) for silo in data.silos)
             queries = fit_mnist.embed(trained, data.features)
-            answers = [choose(*_split(own), queries) == data.targets for own in trained.heads]
+            shown = embedded(data, embeddings, queries, 10)
+            heads = tuned_heads(shown, MNIST_HEADS, seed, [_split(own) for own in trained.heads])
+            answers = [choose(*own, queries) == data.targets for own in heads]
             case = Case(
                 data,
                 "mnist" if private else "mnist, stage 1 without DP",
@@ -181,7 +185,7 @@ def mnist_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 np.stack(answers, axis=1),
                 _split(trained.shared["routing"]),
                 _event(fit_mnist.TRAINING) if private else None,
-                None,
+                _event(MNIST_HEADS),
             )
             yield row(case, MNIST[0.5].fit, "none")
             for job in MNIST.values():
@@ -191,7 +195,7 @@ def mnist_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def heart_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Four hospitals, no stage 1: the linear model, with and without missingness indicators."""
-    for seed in range(options.seeds or 20):
+    for seed in _seeds(options, 20):
         for indicators in (True, False):
             data = heart(options.data / "heart_uci", seed, indicators)
             for target, job in HEART.items():
@@ -203,7 +207,7 @@ def heart_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def rand_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The demo's six sites, no stage 1: the linear model on its one-hot bins."""
     data = rand_hie()
-    for seed in range(options.seeds or 5):
+    for seed in _seeds(options, 5):
         for job in RAND.values():
             case = _linear(data, "rand", seed, 1e-5, job)
             for noise in ("none", "shares", "local"):
@@ -214,11 +218,8 @@ def _linear(data: Federation, label: str, seed: int, delta: float, job: Job) -> 
     """Features are the embedding; every silo's own head is tuned by stage 3."""
     from bench.fit_heads import tuned_heads
 
-    if job.tune is None:
-        raise ValueError("without stage 1 the heads come from stage 3")
     heads = tuned_heads(data, job.tune, seed)
     answers = [choose(*own, data.features) == data.targets for own in heads]
-    event = PoissonSubsampledGaussian(job.tune.noise_multiplier, job.tune.sampling_rate, job.tune.steps)
     return Case(
         data,
         label,
@@ -229,7 +230,7 @@ def _linear(data: Federation, label: str, seed: int, delta: float, job: Job) -> 
         np.stack(answers, axis=1),
         None,
         None,
-        event,
+        _event(job.tune),
     )
 
 
@@ -237,10 +238,13 @@ def _split(weights: Floats) -> Head:
     return weights[:, :-1].copy(), weights[:, -1].copy()
 
 
-def _event(training: Training) -> Event:
-    return PoissonSubsampledGaussian(
-        training.noise_multiplier, training.sampling_rate, training.rounds * training.local_steps
-    )
+def _event(stage: Training | PersonalHead) -> Event:
+    steps = stage.steps if isinstance(stage, PersonalHead) else stage.rounds * stage.local_steps
+    return PoissonSubsampledGaussian(stage.noise_multiplier, stage.sampling_rate, steps)
+
+
+def _seeds(options: argparse.Namespace, default: int) -> range:
+    return range(options.first, options.first + (options.seeds or default))
 
 
 ROWS: dict[str, Callable[[argparse.Namespace], Iterator[dict[str, Any]]]] = {
@@ -250,32 +254,6 @@ ROWS: dict[str, Callable[[argparse.Namespace], Iterator[dict[str, Any]]]] = {
 }
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Medians over the seeds of each setting, the ranges in brackets."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for each in rows:
-        groups.setdefault((each["data"], each["noise"], each["epsilon_stage2"]), []).append(each)
-    table = []
-    for (label, noise, spent), members in groups.items():
-        line = {
-            "data": label,
-            "noise": noise,
-            "fit": spent,
-            "total": members[0]["epsilon_total"],
-            "seeds": len(members),
-        }
-        for name in ("routing", "system"):
-            before, after = ([member[f"{name}_stage{stage}"] for member in members] for stage in (1, 2))
-            line[name] = _spread(after) if None in before else f"{statistics.median(before):.3f} -> {_spread(after)}"
-        line |= {name: statistics.median(member[name] for member in members) for name in ("own_silo", "random_silo")}
-        table.append(line)
-    return table
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.3f} ({min(values):.3f}-{max(values):.3f})"
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Print rows as JSON, one a line as they come, or a table of medians."""
     parser = argparse.ArgumentParser(description="Routing and system accuracy before and after the routing fit")
@@ -283,6 +261,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
     parser.add_argument("--cache", type=Path, help="where trunks of MNIST are kept")
     parser.add_argument("--seeds", type=int, help="how many; default 20 for heart, 5 otherwise")
+    parser.add_argument("--first", type=int, default=0, help="seed with which to begin")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(argv)
     rows = []
