@@ -96,8 +96,7 @@ class Shares:
         # As a querier's would be refused: a refusal here would tell the coordinator of the one patient that caused it.
         usable = np.isfinite(embeddings).all(axis=1)
         embeddings[~usable] = 0.0
-        own = self._layout.split(to_float(effect.personal), "personal")
-        correct = evaluation.choose(own["target_head.weight"], own["target_head.bias"], embeddings) == held.targets
+        correct = self._own_choices(model, effect.personal, held, embeddings) == held.targets
         correct &= usable
         # As a querier would send it and the router would see it.
         grid = Grid.of(self._plan, trunk_tensors(self._layout, model))
@@ -107,11 +106,25 @@ class Shares:
         routed &= usable
         return evaluation.contribution(held.patients, correct, routed)
 
-    def _embed(self, model: Int64s, data: Dataset) -> npt.NDArray[np.float32]:
+    def _own_choices(
+        self, model: Int64s, personal: Int64s, held: Dataset, embeddings: npt.NDArray[np.float32]
+    ) -> Int64s:
+        """What the silo's own model says, int64[n]: by its own copies where stage 3 tuned more than the head."""
+        own = self._layout.split(to_float(personal), "personal")
+        if any(name.startswith("trunk.") for name in own):
+            embeddings = self._embed(model, held, personal)
+            embeddings[~np.isfinite(embeddings).all(axis=1)] = 0.0
+        tensors = {**self._layout.split(to_float(model)), **own}
+        return evaluation.choose(tensors["target_head.weight"], tensors["target_head.bias"], embeddings)
+
+    def _embed(self, model: Int64s, data: Dataset, personal: Int64s | None = None) -> npt.NDArray[np.float32]:
+        """By the shared trunk, or, with a personal vector, by the silo's own one."""
         from feddrm.method.model import build, embed_each, load
 
         module: TwoHeads = build(self._plan).eval()
         load(module, self._layout.split(to_float(model)))
+        if personal is not None:
+            load(module, self._layout.split(to_float(personal), "personal"))
         return embed_each(module, data.features)
 
 

@@ -7,11 +7,12 @@ because a plan that could leave the ring of 64 bits is refused before anybody si
 from __future__ import annotations
 
 import math
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from feddrm.contract.names import Document, Name
+from feddrm.contract.architecture import Pattern
+from feddrm.contract.names import Document, Grown, Name
 from privacy.events import DistributedDiscreteGaussian, LocalDiscreteGaussian
 from secagg.session import WORD64_BOUND
 
@@ -88,15 +89,23 @@ class RoutingFit(Document):
         )
 
 
-class PersonalHead(Document):
+class PersonalHead(Grown):
     """Stage 3: each silo fine-tunes its own target head by DP-SGD on the frozen trunk. It adds all of the noise itself,
-    and the head never leaves it."""
+    and the head never leaves it.
+
+    Attributes:
+        tensors: shell patterns over tensor names: what is tuned. With all of them a silo's own model becomes a copy of
+            the whole network (FedAvg with fine-tuning); what is shared and released stays as training left it.
+    """
+
+    later: ClassVar[frozenset[str]] = frozenset({"tensors"})
 
     steps: Annotated[int, Field(ge=1, le=100_000)]
     sampling_rate: Annotated[float, Field(ge=1e-6, le=1)]
     noise_multiplier: NoiseMultiplier
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     learning_rate: Annotated[float, Field(ge=1e-9, le=1e6)]
+    tensors: Annotated[tuple[Pattern, ...], Field(min_length=1, max_length=64)] = ("target_head.*",)
 
 
 class Evaluation(Document):

@@ -29,7 +29,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _NormBase
 
 from feddrm.contract.errors import InputError
-from feddrm.contract.plan import Training
+from feddrm.contract.training import Training
 from feddrm.method.aligned import align
 from feddrm.method.blocks import block_for, padded
 from feddrm.method.exact import Clip, ExactSum, Layer, Other

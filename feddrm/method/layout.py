@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, TypeVar
@@ -60,10 +60,13 @@ class Layout:
     Args:
         tensors: in order.
         architecture: what they leave open about the network; empty where that is nothing.
+        tuned: names of the tensors that stage 3 tunes. Once it did, a personal vector holds these as well, the silo's
+            own copies of shared ones.
     """
 
     tensors: tuple[Tensor, ...]
     architecture: str = ""
+    tuned: frozenset[str] = frozenset()
 
     def of(self, scope: Scope) -> tuple[Tensor, ...]:
         """The tensors of one scope in order."""
@@ -83,6 +86,11 @@ class Layout:
         """Length of a personal vector."""
         return sum(t.size for t in self.of("personal"))
 
+    @cached_property
+    def own(self) -> tuple[Tensor, ...]:
+        """The tensors of a personal vector after stage 3."""
+        return tuple(t for t in self.tensors if t.scope == "personal" or t.name in self.tuned)
+
     def fingerprint(self) -> bytes:
         """SHA-256 over names, shapes, scopes and parts, and the architecture if any, length-prefixed (32 bytes)."""
         digest = hashlib.sha256(labels.LAYOUT)
@@ -101,18 +109,21 @@ class Layout:
         """Views of a shared (or personal) vector by tensor name, in layout order.
 
         Raises:
-            ValueError: the vector is not one-dimensional of exactly the scope's size.
+            ValueError: the vector is not one-dimensional of exactly the scope's size, or of `own` tensors.
         """
-        expected = self.shared_size if scope == "shared" else self.personal_size
-        if vector.shape != (expected,):
-            raise ValueError(f"a {scope} vector has shape ({expected},), not {vector.shape}")
-        return dict(self._split(vector, scope))
+        expected, tensors = self.shared_size if scope == "shared" else self.personal_size, self.of(scope)
+        if vector.shape == (expected,):
+            return dict(_split(vector, tensors))
+        if scope == "personal" and vector.shape == (sum(tensor.size for tensor in self.own),):
+            return dict(_split(vector, self.own))
+        raise ValueError(f"a {scope} vector has shape ({expected},), not {vector.shape}")
 
-    def _split(self, vector: npt.NDArray[_Entry], scope: Scope) -> Iterator[tuple[str, npt.NDArray[_Entry]]]:
-        offset = 0
-        for tensor in self.of(scope):
-            yield tensor.name, vector[offset : offset + tensor.size].reshape(tensor.shape)
-            offset += tensor.size
+
+def _split(vector: npt.NDArray[_Entry], tensors: Sequence[Tensor]) -> Iterator[tuple[str, npt.NDArray[_Entry]]]:
+    offset = 0
+    for tensor in tensors:
+        yield tensor.name, vector[offset : offset + tensor.size].reshape(tensor.shape)
+        offset += tensor.size
 
 
 def layout_of(plan: Plan) -> Layout:
@@ -125,7 +136,7 @@ def layout_of(plan: Plan) -> Layout:
         return "personal" if name in personal else "shared"
 
     tensors = tuple(Tensor(t.name, t.shape, scope(t.name), t.part, t.fan_in, t.initial) for t in plan.tensors)
-    return Layout(tensors, plan.model.text(plan.shape))
+    return Layout(tensors, plan.model.text(plan.shape), plan.tuned)
 
 
 def embedding_width(plan: Plan) -> int:

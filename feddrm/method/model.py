@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from feddrm.contract.errors import MalformedError
 from feddrm.contract.plan import Plan
-from feddrm.method.layout import Layout, Scope, embedding_width, layout_of
+from feddrm.method.layout import Layout, Scope, Tensor, embedding_width, layout_of
 from feddrm.method.networks import make_trunk
 from feddrm.method.update import Model, Tensors, part_hash, to_float
 
@@ -115,13 +115,18 @@ def embed_each(module: TwoHeads, features: npt.NDArray[np.float32]) -> npt.NDArr
 
 def read(module: nn.Module, layout: Layout, scope: Scope) -> npt.NDArray[np.float64]:
     """The shared or personal vector, float64[n], in layout order."""
+    return read_tensors(module, layout.of(scope))
+
+
+def read_tensors(module: nn.Module, tensors: Iterable[Tensor]) -> npt.NDArray[np.float64]:
+    """Some tensors one after another, float64[n]."""
     parameters = dict(module.named_parameters())
-    parts = [parameters[tensor.name].detach().numpy().reshape(-1) for tensor in layout.of(scope)]
+    parts = [parameters[tensor.name].detach().numpy().reshape(-1) for tensor in tensors]
     return np.concatenate([np.zeros(0), *parts]).astype(np.float64)
 
 
 def load_vectors(module: nn.Module, layout: Layout, model: Model, personal: Model) -> None:
-    """Fill a network from the shared and the personal fixed-point vector.
+    """Fill a network from the shared and the personal fixed-point vector: a silo's own copies take precedence.
 
     Raises:
         MalformedError: an entry is out of range.

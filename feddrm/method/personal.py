@@ -1,36 +1,39 @@
-"""Stage 3: a silo's own target head, tuned by DP-SGD on the frozen trunk. Nothing of it leaves the silo.
+"""Stage 3: what a silo keeps to itself, tuned by DP-SGD: its target head on the frozen trunk, or more (FedAvg with
+fine-tuning: a copy of the whole network). Nothing of it leaves the silo.
 
-The head travels with every answer, so its patients need privacy all the same: the mechanism is that of stage 1
+It shapes every answer, so its patients need privacy all the same: the mechanism is that of stage 1
 (feddrm.method.dpsgd), with the loss of the target alone and the full noise, since nobody shares it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import nn
 
 from feddrm.contract.errors import InputError
-from feddrm.contract.plan import Plan, Training
+from feddrm.contract.plan import Plan
 from feddrm.contract.stages import PersonalHead
+from feddrm.contract.training import Training
 from feddrm.features import Dataset
 from feddrm.method.dpsgd import DpSgd
 from feddrm.method.draws import Draws
 from feddrm.method.layout import Layout
-from feddrm.method.model import build, embed_each, load, load_vectors, read
+from feddrm.method.model import build, embed_each, load_vectors, read_tensors
 from feddrm.method.trainer import Stop, TrainingStopped
-from feddrm.method.update import Model, from_float, to_float
+from feddrm.method.update import Model, from_float
 from privacy.noise import GaussianSource
 
 
 class _Head(nn.Module):
     """The target head on embeddings, with one constant routing logit, whose loss is zero and has no gradient."""
 
-    def __init__(self, width: int, classes: int) -> None:
+    def __init__(self, target_head: nn.Linear) -> None:
         super().__init__()
-        self.target_head = nn.Linear(width, classes)
+        self.target_head = target_head
 
     def forward(self, phi: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.target_head(phi), phi.new_zeros((len(phi), 1))
@@ -47,13 +50,14 @@ def fine_tune(
     entropy: Callable[[int], bytes],
     stop: Stop,
 ) -> Model:
-    """A new personal vector int64[personal_size]: `terms.steps` private steps from `personal` on the trunk of `model`.
+    """A new personal vector, int64 of the layout's `own` tensors: `terms.steps` private steps from `personal` and
+    `model`, of which only `terms.tensors` move.
 
     Args:
         plan: of the job.
         terms: of this stage; its event is PoissonSubsampledGaussian(noise_multiplier, sampling_rate, steps).
         layout: `layout_of(plan)`.
-        model: int64[shared_size]; its trunk is used as it is.
+        model: int64[shared_size].
         personal: int64[personal_size].
         data: records with targets, of the patients that are not held out.
         public_size: m, the silo's public approximate number of patients.
@@ -66,15 +70,33 @@ def fine_tune(
     """
     if data.targets is None or data.features.shape[1] != plan.schema_.width:
         raise InputError("Training needs records with targets, encoded by the plan's schema.")
-    whole = build(plan)
-    load_vectors(whole, layout, model, personal)
-    # Each record by itself: a patient's embedding may not depend on the other patients.
-    phi = torch.from_numpy(embed_each(whole, data.features))
+    layout = replace(layout, tuned=plan.model_copy(update={"personal_head": terms}).tuned)
+    network = build(plan)
+    load_vectors(network, layout, model, personal)
+    noise = GaussianSource(entropy)
+    divisor = terms.sampling_rate * public_size
+    if all(name.startswith("target_head.") for name in layout.tuned):
+        # Each record by itself: a patient's embedding may not depend on the other patients.
+        rows = torch.from_numpy(embed_each(network, data.features))
+        head = _Head(network.target_head)
+        engine = DpSgd(head, _training(terms), divisor=divisor, noise=noise)
+    else:
+        rows = torch.from_numpy(data.features)
+        engine = DpSgd(network, _training(terms), divisor=divisor, noise=noise)
+    engine.check_rows(rows.shape[1], network.target_head.out_features)
+    engine.begin(terms.learning_rate, active=layout.tuned)
     targets = torch.from_numpy(data.targets.astype(np.int64))
     draws = Draws(data.patients, terms.sampling_rate, entropy)
-    head = _Head(whole.target_head.in_features, whole.target_head.out_features)
-    load(head, layout.split(to_float(personal), "personal"))
-    training = Training(
+    for _ in range(terms.steps):
+        if stop.is_set():
+            raise TrainingStopped("Tuning was stopped before it was complete.")
+        drawn = draws.draw()
+        engine.step(rows[drawn], targets[drawn], 0)
+    return from_float(read_tensors(network, layout.own))
+
+
+def _training(terms: PersonalHead) -> Training:
+    return Training(
         rounds=1,
         local_steps=terms.steps,
         sampling_rate=terms.sampling_rate,
@@ -83,11 +105,3 @@ def fine_tune(
         target_weight=1.0,
         learning_rate=terms.learning_rate,
     )
-    engine = DpSgd(head, training, divisor=terms.sampling_rate * public_size, noise=GaussianSource(entropy))
-    engine.check_rows(head.target_head.in_features, head.target_head.out_features)
-    for _ in range(terms.steps):
-        if stop.is_set():
-            raise TrainingStopped("Tuning was stopped before it was complete.")
-        drawn = draws.draw()
-        engine.step(phi[drawn], targets[drawn], 0)
-    return from_float(read(head, layout, "personal"))

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from feddrm.contract.plan import Plan, Training
+from feddrm.contract.plan import Plan
+from feddrm.contract.training import Training
 from feddrm.method import routing_fit
 from feddrm.method.layout import Layout
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import torch
 
 from feddrm.contract.errors import FeddrmError, InputError
-from feddrm.contract.plan import Plan, Training
+from feddrm.contract.plan import Plan
+from feddrm.contract.training import Training
 from feddrm.features import Dataset
 from feddrm.method.dpsgd import DpSgd
 from feddrm.method.draws import Draws

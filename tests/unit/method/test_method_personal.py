@@ -152,3 +152,62 @@ def test_a_stop_ends_it_and_unfit_data_are_refused(make_plan: MakePlan, make_ent
         tune(make_plan(width=5), terms(), dataset(0), make_entropy(b"width"))
     with pytest.raises(InputError):
         tune(make_plan(), terms(), Dataset(dataset(0).features, None, dataset(0).patients), make_entropy(b"none"))
+
+
+@pytest.mark.parametrize(
+    ("personal", "tensors", "moves"),
+    [
+        (("target_head.*",), ("*",), {"trunk", "target_head"}),
+        ((), ("*",), {"trunk", "target_head"}),
+        ((), ("target_head.*",), {"target_head"}),
+        (("target_head.*",), ("trunk.*norm*", "target_head.bias"), {"trunk", "target_head"}),
+        (("*",), ("target_head.*",), {"target_head"}),
+    ],
+)
+def test_a_silo_tunes_its_own_copies_of_what_is_shared(
+    make_kind: MakePlan,
+    make_entropy: MakeEntropy,
+    recorder: Recorder,
+    personal: tuple[str, ...],
+    tensors: tuple[str, ...],
+    moves: set[str],
+) -> None:
+    """FedAvg with fine-tuning, and what lies between: the shared vector stays, the own model is another one."""
+    of = terms(tensors=tensors, steps=2, clip_norm=5.0)
+    plan = make_kind("lenet_gn", personal=personal).model_copy(update={"personal_head": of})
+    layout = layout_of(plan)
+    model, before = initial_model(layout, bytes(32)), initial_personal(layout, bytes(32))
+    rng = np.random.default_rng(0)
+    features = rng.uniform(-1, 1, (20, plan.schema_.width)).astype(np.float32)
+    data = Dataset(features, rng.integers(0, 2, 20), [b"%d" % number for number in range(20)])
+    shared = model.copy()
+    own = fine_tune(plan, of, layout, model, before, data, 20, make_entropy(b"t"), Never())
+    assert np.array_equal(model, shared)
+    assert own.shape == (sum(tensor.size for tensor in layout.own),)
+    first = {**layout.split(model), **layout.split(before, "personal")}
+    after = layout.split(own, "personal")
+    changed = {name for name, values in after.items() if not np.array_equal(values, first[name])}
+    assert changed <= layout.tuned
+    assert {name.split(".")[0] for name in changed} == moves
+    assert not any(name.startswith("routing_head") for name in layout.tuned)
+    for total in recorder.sums:
+        assert np.linalg.norm(total) <= 20 * 5.0
+    predicted = [Predictor(plan, model, vector).predict(features).probabilities for vector in (before, own)]
+    assert not np.allclose(*predicted)
+    # A vector of any other length is no silo's.
+    with pytest.raises(ValueError, match="personal vector"):
+        layout.split(np.append(own, 0), "personal")
+
+
+def test_a_plan_that_tunes_nothing_of_its_own_is_refused(make_kind: MakePlan) -> None:
+    for tensors, said in (
+        (["routing_head.*"], "matches no tensor"),
+        (["trunk.fc9.*"], "matches no tensor"),
+        ([], "1 item"),
+    ):
+        document = make_kind("lenet_gn").model_dump(mode="json", by_alias=True)
+        document["personal_head"] = {
+            "steps": 1, "sampling_rate": 0.1, "noise_multiplier": 1.0, "learning_rate": 1.0, "tensors": tensors
+        }  # fmt: skip
+        with pytest.raises(ValueError, match=f"personal_head.tensors[\\s\\S]*{said}"):
+            Plan.model_validate(document)

@@ -157,3 +157,11 @@ def test_a_round_starts_from_its_arguments_and_not_from_the_round_before(
     second = fresh.train_round(*weights(plan), Going())
     assert first[0].tobytes() == second[0].tobytes()
     assert first[1].tobytes() == second[1].tobytes()
+
+
+def test_a_hospital_without_a_usable_record_trains_on_noise(make_plan: MakePlan, make_entropy: MakeEntropy) -> None:
+    plan = make_plan(local_steps=2)
+    nobody = Dataset(np.zeros((0, 4), dtype=np.float32), np.zeros(0, dtype=np.int64), [])
+    update, _ = Trainer(plan, layout_of(plan), nobody, 0, 10, make_entropy(b"k")).train_round(*weights(plan), Going())
+    assert np.isfinite(update).all()
+    assert np.abs(update).min() > 0

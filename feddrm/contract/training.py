@@ -1,0 +1,68 @@
+"""The plan's section for stage 1: how silos train, and what shapes their steps after the noise."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from feddrm.contract.names import Grown
+
+SamplingRate = Annotated[float, Field(ge=1e-6, le=1)]
+# Bounds on what is multiplied with gradients and powers of two: no plan leads into denormal numbers or overflow.
+ClipNorm = Annotated[float, Field(ge=1e-6, le=1e6)]
+LearningRate = Annotated[float, Field(ge=1e-9, le=1e6)]
+
+
+class Training(Grown):
+    """Stage 1: DP-SGD on both losses. From `sampling_rate`, `noise_multiplier` and rounds * local_steps follows
+    the charge of a completed job, the same for every silo whatever its size.
+
+    A release takes at least `minimum_rounds` published rounds (default: half of them, rounded up), or a coordinator
+    that declares rounds lost could have an untrained model signed.
+
+    `target_weight` is the paper's lambda: loss = lambda * CE(target) + (1 - lambda) * CE(silo).
+
+    What shapes the local steps and costs no privacy, since it works on what was noised (feddrm.method.pulls):
+
+    - `momentum` of the steps of one round, and `decay` of the local learning rate over rounds, to zero as a cosine;
+    - `proximal_mu`: shared weights are pulled to those that the round began with (FedProx);
+    - `head_steps`: the first so many steps of a round move the personal tensors only, the others the shared ones only
+      (FedRep); 0 for steps that move all.
+    """
+
+    later: ClassVar[frozenset[str]] = frozenset({"momentum", "decay", "proximal_mu", "head_steps"})
+
+    rounds: Annotated[int, Field(ge=0, le=10_000)]
+    local_steps: Annotated[int, Field(ge=1, le=10_000)]
+    sampling_rate: SamplingRate
+    clip_norm: ClipNorm
+    noise_multiplier: Annotated[float, Field(ge=0.3, le=1000)]
+    target_weight: Annotated[float, Field(ge=0, le=1)]
+    learning_rate: LearningRate
+    server_learning_rate: Annotated[float, Field(ge=2**-24, lt=128)] = 1.0
+    minimum_rounds: Annotated[int | None, Field(ge=0, le=10_000)] = None
+    momentum: Annotated[float, Field(ge=0, le=0.999)] = 0.0
+    decay: Literal["none", "cosine"] = "none"
+    proximal_mu: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    head_steps: Annotated[int, Field(ge=0, le=10_000)] = 0
+
+    @model_validator(mode="after")
+    def _steady(self) -> Self:
+        if self.learning_rate * self.proximal_mu > 1:
+            raise ValueError("proximal_mu: times learning_rate more than 1, so that a step overshoots what it pulls to")
+        if self.head_steps and self.head_steps >= self.local_steps:
+            raise ValueError(f"head_steps: of the {self.local_steps} local_steps none is left for the shared tensors")
+        return self
+
+    def rate(self, number: int) -> float:
+        """The local learning rate of round `number`, from 1 (Loshchilov and Hutter 2017, arXiv 1608.03983)."""
+        if self.decay == "none":
+            return self.learning_rate
+        return 0.5 * self.learning_rate * (1 + math.cos(math.pi * (number - 1) / self.rounds))
+
+    @property
+    def required_rounds(self) -> int:
+        """The fewest published rounds that may be released."""
+        return self.minimum_rounds if self.minimum_rounds is not None else (self.rounds + 1) // 2
