@@ -9,6 +9,7 @@ of the lost log in full: what was charged can be bounded from above by the signe
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,6 +50,7 @@ class Recovered:
         key: the key that signed that head (32 bytes).
         size, root: what it says.
         signature: on the head's text (64 bytes).
+        without: hospitals whose exports were not there to show more, by the hospital's own decision; sorted.
     """
 
     TYPE: ClassVar = "RECOVERED"
@@ -56,6 +58,7 @@ class Recovered:
     size: int
     root: bytes
     signature: bytes
+    without: tuple[str, ...] = ()
 
     def head(self, origin: str) -> Head:
         """The lost log's head, verified.
@@ -74,6 +77,7 @@ class Carry:
         plan: hash of the signed plan.
         name, delta, epsilon, epsilon_alone, events: as in a PLAN leaf.
         patient: the plan's patient column: the unit of privacy stays the one that it was.
+        public_size: as in a DATASET leaf: it stays fixed across the loss.
     """
 
     TYPE: ClassVar = "CARRY"
@@ -84,6 +88,7 @@ class Carry:
     epsilon_alone: float
     events: tuple[Event, ...]
     patient: str
+    public_size: int
 
 
 def hand_over(origin: str, size: int, root: bytes, old: Ed25519PrivateKey, key: Ed25519PrivateKey) -> Successor:
@@ -115,10 +120,10 @@ def check_successor(leaf: Successor, origin: str, number: int) -> None:
             raise MalformedError("the log was handed over without the signatures of both keys") from error
 
 
-def recovered_from(head: Head, key: bytes) -> Recovered:
-    """The leaf for a lost log's head, as `open_head` gave it for `key`."""
+def recovered_from(head: Head, key: bytes, without: Iterable[str] = ()) -> Recovered:
+    """The leaf for a lost log's head, as `open_head` gave it for `key`; `without`: hospitals that showed nothing."""
     line = head.note.decode().rstrip("\n").rsplit(" ", 1)[1]
-    return Recovered(key, head.size, head.root, base64.b64decode(line)[4:])
+    return Recovered(key, head.size, head.root, base64.b64decode(line)[4:], tuple(sorted(set(without))))
 
 
 def _message(origin: str, size: int, root: bytes, old: bytes, key: bytes) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from privacy.checks import Check, PlanTerms
+from privacy.handover import Carry
 from privacy.leaves import Abort, AbortReason, Dataset, Leaf, Plan, Release, Reserve
 from privacy.rounds import LOCAL_STAGE
 
@@ -32,8 +33,9 @@ def published(leaves: Iterable[Leaf]) -> dict[Place, Published]:
 
 
 def check_datasets(leaves: Sequence[Leaf], plans: Mapping[bytes, PlanTerms]) -> Iterator[Check]:
-    """Whether every reading told patients apart as the signed plan says, and by one column all the ledger's life."""
-    first: Dataset | None = None
+    """Whether every reading told patients apart as the signed plan says, and by one column all the ledger's life, and
+    that of a lost ledger that it answers for."""
+    first: Dataset | Carry | None = next((leaf for leaf in leaves if isinstance(leaf, Carry)), None)
     faults = 0
     for number, leaf in enumerate(leaves):
         if not isinstance(leaf, Dataset):
@@ -42,14 +44,14 @@ def check_datasets(leaves: Sequence[Leaf], plans: Mapping[bytes, PlanTerms]) -> 
         for problem in _dataset_problems(leaf, first, plans.get(leaf.plan)):
             faults += 1
             yield Check("patients", False, number, problem)
-    if first is None:
+    if not any(isinstance(leaf, Dataset) for leaf in leaves):
         yield Check("patients", True, None, "no records were read yet", note=True)
-    elif not faults:
+    elif not faults and first is not None:
         message = f"the patient is what the column {first.patient} says, about {first.public_size} of them, throughout"
         yield Check("patients", True, None, message)
 
 
-def _dataset_problems(leaf: Dataset, first: Dataset, terms: PlanTerms | None) -> Iterator[str]:
+def _dataset_problems(leaf: Dataset, first: Dataset | Carry, terms: PlanTerms | None) -> Iterator[str]:
     if leaf.patient != first.patient:
         yield (
             f"the patient column changed from {first.patient} to {leaf.patient}: the epsilons of this ledger are not "

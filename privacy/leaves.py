@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Caps):
         return dataclasses.asdict(value)
     if isinstance(value, tuple):
-        return [event.to_json() for event in value]
+        return [_plain(item) for item in value]
     return value.to_json() if isinstance(value, Event) else value
 
 
@@ -172,6 +172,15 @@ def _events(value: object) -> tuple[Event, ...]:
     if canonical(events) != events:
         raise MalformedError("events are sorted, and their steps summed")
     return events
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > 100:
+        raise MalformedError("names are a list of at most 100")
+    names = tuple(fields.name(item) for item in value)
+    if list(names) != sorted(set(names)):
+        raise MalformedError("names are sorted, each once")
+    return names
 
 
 def _caps(value: object) -> Caps:
@@ -229,7 +238,13 @@ _FIELDS: Final[dict[type[Leaf], dict[str, Callable[[object], Any]]]] = {
         "old_signature": fields.signature,
         "key_signature": fields.signature,
     },
-    Recovered: {"key": fields.digest, "size": fields.count, "root": fields.digest, "signature": fields.signature},
-    Carry: {**_COST, "patient": fields.column},
+    Recovered: {
+        "key": fields.digest,
+        "size": fields.count,
+        "root": fields.digest,
+        "signature": fields.signature,
+        "without": _names,
+    },
+    Carry: {**_COST, "patient": fields.column, "public_size": fields.positive},
 }
 _TYPES: Final[dict[str, type[Leaf]]] = {leaf_type.TYPE: leaf_type for leaf_type in _FIELDS}

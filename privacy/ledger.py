@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privacy import store
 from privacy.errors import LedgerCorrupt, LedgerError, MalformedError
-from privacy.handover import Recovered, Successor, hand_over
+from privacy.handover import Carry, Recovered, Successor, hand_over
 from privacy.leaves import Leaf, Record, coarse_time
 from privacy.merkle import Tree
 from privacy.note import Head, check_origin, sign_head
@@ -170,10 +170,10 @@ class Ledger:
             return number
 
     def succession(self) -> tuple[int, ...]:
-        """Numbers of the leaves that say why this log may be under its key: SUCCESSOR and RECOVERED."""
-        return tuple(
-            number for number, record in enumerate(self._records) if isinstance(record.leaf, Successor | Recovered)
-        )
+        """Numbers of the leaves that say why this log may be under its key: CARRY, then SUCCESSOR and RECOVERED."""
+        leaves = [record.leaf for record in self._records]
+        carried = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Carry)]
+        return (*carried, *(number for number, leaf in enumerate(leaves) if isinstance(leaf, Successor | Recovered)))
 
     def _append(self, leaf: Leaf, now_ms: int, signer: Ed25519PrivateKey | None) -> int:
         if self._database is None or signer is None:

@@ -19,7 +19,8 @@ from privacy.note import Head, InvalidNoteError
 from privacy.succession import open_any
 
 MAXIMUM_PROOF: Final = 192 << 10
-MAXIMUM_LEAVES: Final = 16
+# A round's RESERVE and COMMIT, and why the log may be under its key: up to thirty handovers, losses and carried jobs.
+MAXIMUM_LEAVES: Final = 32
 _MAXIMUM_PATH: Final = 128
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 from privacy.accounting import epsilon, epsilon_alone
 from privacy.checks import Check, PlanTerms
 from privacy.errors import MalformedError
+from privacy.events import Event
 from privacy.handover import Carry, Recovered, Successor, check_successor
 from privacy.leaves import Dataset, Key, Leaf, Plan
 from privacy.note import Head, open_head
@@ -40,6 +41,33 @@ class Charged:
     key: bytes
     plan: bytes
     shown_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """A job that somebody saw charged in a log, and what its signed plan says that it costs."""
+
+    plan: bytes
+    name: str
+    delta: float
+    epsilon: float
+    epsilon_alone: float
+    events: tuple[Event, ...]
+    patient: str
+
+
+def understates(leaves: Iterable[Leaf], owed: Iterable[Owed]) -> str:
+    """What the CARRY leaves of a new log understate of the jobs that the lost one was seen to charge, or nothing."""
+    carried = {leaf.plan: leaf for leaf in leaves if isinstance(leaf, Carry)}
+    for job in owed:
+        leaf = carried.get(job.plan)
+        if leaf is None:
+            return f"does not show that it carries job {job.name}, which was seen charged"
+        if (leaf.name, leaf.delta, leaf.events, leaf.patient) != (job.name, job.delta, job.events, job.patient):
+            return f"carries job {job.name} on other terms than its signed plan's"
+        if not (leaf.epsilon >= job.epsilon and leaf.epsilon_alone >= job.epsilon_alone):
+            return f"carries job {job.name} at epsilon {leaf.epsilon:.6f}, of the {job.epsilon:.6f} that it costs"
+    return ""
 
 
 def tenures(origin: str, leaves: Sequence[Leaf], tree: Roots | None = None) -> tuple[Tenure, ...]:
@@ -172,6 +200,9 @@ def check_recovery(
         message = (
             f"this log answers for a lost one ({sizes}); {carried} jobs of it are charged in full, epsilon {total:.6g}"
         )
+        absent = sorted({name for leaf in losses for name in leaf.without})
+        if absent:
+            message += f"; the exports of {', '.join(absent)} were not there to show more"
         yield Check("recovery", True, first, message, note=True)
 
 
@@ -197,9 +228,11 @@ def _carried(number: int, leaf: Carry, terms: PlanTerms | None, leaves: Sequence
     ):
         yield fault("carried with terms other than its signed plan's")
         return
-    column = next((one.patient for one in leaves if isinstance(one, Dataset)), leaf.patient)
-    if column != leaf.patient:
-        yield fault(f"its patients were told apart by the column {leaf.patient}, here it is {column}")
+    fixed = next((one for one in leaves if isinstance(one, Dataset | Carry)), leaf)
+    if fixed.patient != leaf.patient:
+        yield fault(f"its patients were told apart by the column {leaf.patient}, here it is {fixed.patient}")
+    if fixed.public_size != leaf.public_size:
+        yield fault(f"its public size was {leaf.public_size}, here it is {fixed.public_size}: it is fixed for life")
     try:
         floor = epsilon(terms.events(), leaf.delta).pld, epsilon_alone(terms.events(), leaf.delta).pld
     except (ValueError, ArithmeticError) as error:

@@ -26,7 +26,7 @@ from privacy.proofs import (
     read_path,
     read_text,
 )
-from privacy.succession import answers_for, links
+from privacy.succession import Owed, answers_for, links, understates
 
 MAXIMUM_ASKED: Final = 104
 MAXIMUM_SIZES: Final = 128
@@ -45,7 +45,8 @@ def make_proof(ledger: Ledger, indices: Iterable[int], asked: Iterable[int], sho
 
     Args:
         ledger: the silo's own.
-        indices: leaf numbers to show: those of the round's RESERVE and COMMIT, and the ledger's `succession`.
+        indices: leaf numbers to show: those of the round's RESERVE and COMMIT, and the ledger's `succession`, of
+            which the last ones matter most.
         asked: sizes of this ledger's heads that peers hold, as the coordinator names them. For those that this ledger
             never had there is no proof (whoever named them will refuse), so that an invention does not stop the
             honest ones.
@@ -56,7 +57,7 @@ def make_proof(ledger: Ledger, indices: Iterable[int], asked: Iterable[int], sho
         size.
 
     Raises:
-        ValueError: there is no such leaf, or more than 16 leaves or 24 other sizes are wanted.
+        ValueError: there is no such leaf, or more than 32 leaves or 24 other sizes are wanted.
     """
     named, others = sorted(set(indices)), set(shown)
     if len(named) > MAXIMUM_LEAVES or len(others) > MAXIMUM_SIZES - MAXIMUM_ASKED:
@@ -122,6 +123,7 @@ def check_proof(
     event: Event,
     model: bytes,
     witnessed_key: bytes | None = None,
+    owed: Iterable[Owed] = (),
 ) -> bytes:
     """Check a peer's proof; returns the head to witness from now on (a signed note, with that one signature).
 
@@ -138,6 +140,7 @@ def check_proof(
         witnessed_key: the key that signed `witnessed`, where the roster has given the peer another one since. The
             proof must then show that the old key handed the log over, or that this is a new log which answers for
             the witnessed head of the one that was lost.
+        owed: jobs that this log was seen to charge, which a new log in its place must carry in full.
 
     Raises:
         ForkFault: another head of the size that was witnessed, or of a size that was: its evidence convinces anybody.
@@ -149,7 +152,7 @@ def check_proof(
         head, leaves = parsed.head, parsed.leaves
         if witnessed is not None:
             old = witnessed_key or key
-            _check_witnessed(parsed, open_head(witnessed, origin, old), old, key, proof)
+            _check_witnessed(parsed, open_head(witnessed, origin, old), old, key, proof, owed)
     except MalformedError as error:
         raise LedgerFault(f"the ledger proof of {origin} is not acceptable: {error}", proof) from error
     reserves = {
@@ -199,7 +202,7 @@ class _Parsed:
     paths: dict[int, tuple[bytes, ...]]
 
 
-def _check_witnessed(parsed: _Parsed, before: Head, old: bytes, key: bytes, proof: bytes) -> None:
+def _check_witnessed(parsed: _Parsed, before: Head, old: bytes, key: bytes, proof: bytes, owed: Iterable[Owed]) -> None:
     origin = parsed.head.origin
     if old == key or links(parsed.leaves.items(), origin, old, key):
         _check_extension(parsed, before, proof)
@@ -209,6 +212,8 @@ def _check_witnessed(parsed: _Parsed, before: Head, old: bytes, key: bytes, proo
             f"answers for the {before.size} leaves that were witnessed",
             proof,
         )
+    elif understated := understates(parsed.leaves.values(), owed):
+        raise LedgerFault(f"{origin} answers for a lost log, but {understated}", proof)
 
 
 def _check_extension(parsed: _Parsed, before: Head, proof: bytes) -> None:

@@ -6,19 +6,24 @@ ended with an ABORT leaf; it stays charged.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from feddrm.contract.charge import Charge, round_event
+from feddrm.contract.charge import Charge, charge, round_event
+from feddrm.contract.documents import parse_body
+from feddrm.contract.plan import Plan, plan_hash
 from feddrm.contract.policy import Policy
 from feddrm.contract.release import schema_hash
 from feddrm.contract.schedule import STAGE_PERSONAL, place_of_tuning
 from privacy.commitments import commit_update
-from privacy.events import Event
+from privacy.events import Event, canonical
 from privacy.handover import Carry
-from privacy.leaves import AbortReason, Caps, Dataset, Plan, Reserve
+from privacy.leaves import AbortReason, Caps, Dataset, Reserve
+from privacy.leaves import Plan as PlanLeaf
 from privacy.note import open_head
 from privacy.proofs import MAXIMUM_LEAVES, sighting_of
+from privacy.succession import Owed
 from privacy.witness import check_proof, make_proof
 from secagg.session import Announcement
 from silo.context import Context, Work, commitment_key
@@ -82,7 +87,7 @@ class Books:
     def claimed(self, plan: bytes) -> tuple[float, float] | None:
         """(epsilon, epsilon without secure aggregation) of a job in this ledger, as claimed when it was accepted."""
         for record in self._context.ledger.leaves():
-            if isinstance(record.leaf, Plan) and record.leaf.plan == plan:
+            if isinstance(record.leaf, PlanLeaf) and record.leaf.plan == plan:
                 return record.leaf.epsilon, record.leaf.epsilon_alone
         return None
 
@@ -124,15 +129,11 @@ class Books:
         # Whoever may open the commitment one day needs it; it never leaves.
         self._context.state.set_fact(f"dataset {number}", data.nonce)
 
-    def fixed(self) -> Dataset | None:
-        """What the first load fixed for this silo's life: the patient column and the public size."""
+    def fixed(self) -> Dataset | Carry | None:
+        """What the first load fixed for this silo's life, also that of a job of a ledger that was lost: the patient
+        column and the public size."""
         leaves = (record.leaf for record in self._context.ledger.leaves())
-        return next((leaf for leaf in leaves if isinstance(leaf, Dataset)), None)
-
-    def patient(self) -> str | None:
-        """The patient column that is fixed for this silo's life, also by a job of a ledger that was lost."""
-        leaves = (record.leaf for record in self._context.ledger.leaves())
-        return next((leaf.patient for leaf in leaves if isinstance(leaf, Dataset | Carry)), None)
+        return next((leaf for leaf in leaves if isinstance(leaf, Dataset | Carry)), None)
 
     def behind(self, work: Work, job: Job) -> bool:
         """Whether the ledger knows of rounds that agent.db does not: then agent.db is an older copy.
@@ -270,6 +271,7 @@ class Books:
             key=key,
             witnessed=known and known[0],
             witnessed_key=known and known[1],
+            owed=() if known is None or known[1] == key else owed_by(self._context.state, peer),
             plan=announcement.plan,
             stage=announcement.stage,
             round=announcement.round,
@@ -290,6 +292,18 @@ class Books:
 def _tuning(work: Work) -> tuple[int, int]:
     """Stage and number under which stage 3 stands in the ledger."""
     return STAGE_PERSONAL, place_of_tuning(work.plan)
+
+
+def owed_by(state: State, peer: str) -> Iterator[Owed]:
+    """Jobs that this silo saw a peer charge, at what their signed plans cost; a new ledger must carry them."""
+    sighted = set(Heads(state).sighted(peer))
+    for signed in state.plans():
+        if plan_hash(signed.body) not in sighted:
+            continue
+        plan = parse_body(signed.body, Plan, what="A plan of this silo's own")
+        cost = charge(plan)
+        figures = cost.delta, cost.epsilon, cost.epsilon_alone
+        yield Owed(plan_hash(signed.body), plan.name, *figures, canonical(cost.events), plan.schema_.patient)
 
 
 def event_of(work: Work, number: int) -> Event:

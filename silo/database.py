@@ -69,7 +69,7 @@ LEDGER_REMEDY: Final = (
     "Do not put back a copy of it: to the peers that is a rollback, and they exclude this silo. Do not delete it"
     " either: what was spent stays spent. Keep state/ as it is and ask the federation's operator for the other"
     " hospitals' exports. This silo takes part again under new keys, with a new ledger that is charged in full for all"
-    " jobs of the lost one: feddrm-silo keys new, then feddrm-silo ledger recover."
+    " jobs of the lost one: feddrm-silo keys new and keys take --lost, then feddrm-silo ledger recover."
 )
 
 

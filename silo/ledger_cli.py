@@ -60,17 +60,22 @@ def register(app: typer.Typer) -> None:
             list[Path] | None,
             typer.Argument(metavar="FILE...", help="Exports of this and other hospitals, and signed plans."),
         ] = None,
+        without: Annotated[
+            list[str] | None,
+            typer.Option("--without", metavar="NAME", help="A hospital whose export cannot be had; may be repeated."),
+        ] = None,
         form: FormatOption = Format.TEXT,
     ) -> None:
         """Begin a new ledger in the place of a lost one, charged in full for every job that anybody can show.
 
-        Needs new keys (keys new, keys take). Give all exports of all hospitals that there are: the other hospitals take
-        this silo back only if the new ledger answers for the newest head that each of them saw. Run it again with more
-        files if one of them does not.
+        Needs new keys (keys new, keys take --lost) and the export of every other hospital of the roster, or --without
+        it, which the new ledger records. The other hospitals take this silo back only if the new ledger answers for the
+        newest head that each of them saw and carries the jobs that it saw charged. Run it again with more files if one
+        of them does not.
         """
         from silo.recovery import recover
 
-        done = recover(directory, files or (), now_ms())
+        done = recover(directory, files or (), now_ms(), without or ())
         lines = [
             f"The ledger answers for {size} leaves that were signed by the key {key.hex()[:16]}."
             for size, key in done.lost
@@ -132,12 +137,18 @@ def register(app: typer.Typer) -> None:
         kit: Annotated[Path, typer.Argument(metavar="KIT", help="The kit that the operator sent for the new keys.")],
         directory: DirectoryOption,
         fingerprint: FingerprintOption,
+        lost: Annotated[
+            bool, typer.Option("--lost", help="The ledger is lost for good: destroy the old keys without handing over.")
+        ] = False,
         form: FormatOption = Format.TEXT,
     ) -> None:
-        """Take the new keys into use, and hand the ledger over to them; the old keys are destroyed."""
+        """Take the new keys into use, and hand the ledger over to them; then the old keys are destroyed.
+
+        If the ledger cannot be handed over the old keys stay in use: they are needed if it is found.
+        """
         from silo.rekey import take_keys
 
-        taken = take_keys(directory, kit, fingerprint, now_ms())
+        taken = take_keys(directory, kit, fingerprint, now_ms(), lost=lost)
         lines = [f"The new keys of {taken.kit.subject.name} are in use."]
         if taken.problem:
             lines += [

@@ -28,6 +28,11 @@ class Heads:
         """Keep proof that a peer charged a job, in place of an older one (privacy.proofs)."""
         self._db.execute("INSERT OR REPLACE INTO sightings VALUES (?,?,?)", (silo, plan, sighting))
 
+    def sighted(self, silo: str) -> tuple[bytes, ...]:
+        """Plans whose jobs this peer was seen to charge."""
+        rows = self._db.execute("SELECT plan FROM sightings WHERE silo=? ORDER BY plan", (silo,)).fetchall()
+        return tuple(bytes(row[0]) for row in rows)
+
     def sightings(self) -> tuple[bytes, ...]:
         """Proofs that peers charged jobs, one for each peer and job."""
         rows = self._db.execute("SELECT sighting FROM sightings ORDER BY silo, plan").fetchall()

@@ -78,9 +78,9 @@ class Permission:
         The size divides every step of training, so a silo that could change it would choose its own weight, and one
         that follows the data would publish the data's size. Both are fixed by the ledger, which cannot be begun anew.
         """
-        column, fixed = self._books.patient(), self._books.fixed()
-        if column is not None and column != patient:
-            return f"patient in local/data.toml is {patient}, but it was fixed as {column} for this silo's life"
+        fixed = self._books.fixed()
+        if fixed is not None and fixed.patient != patient:
+            return f"patient in local/data.toml is {patient}, but it was fixed as {fixed.patient} for this silo's life"
         if fixed is not None and fixed.public_size != public_size:
             return (
                 f"public_size in local/data.toml is {public_size}, but it was fixed as {fixed.public_size} for this"

@@ -28,11 +28,12 @@ from privacy.ledger import Ledger
 from privacy.succession import answers_for
 from silo.begun import forget_shown, remember
 from silo.books import origin_of
-from silo.home import Home, exclusive
+from silo.home import DataSettings, Home, exclusive
 from silo.remains import Findings, newest, search
 from silo.state import State
 
 _CARRIED: Final = "carried plans"
+_LOST: Final = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +52,17 @@ def carried_plans(state: State) -> tuple[Signed, ...]:
     return tuple(Signed.from_json(text) for text in json.loads(kept)) if kept else ()
 
 
-def recover(directory: Path, files: Sequence[Path], now_ms: int) -> Recovery:
+def recover(directory: Path, files: Sequence[Path], now_ms: int, without: Iterable[str] = ()) -> Recovery:
     """Begin a ledger in the place of a lost one, or let one that did answer for more; safe to run again.
 
     Args:
         directory: of a silo whose keys are new since the loss.
-        files: exports of any hospital of the federation, and signed plans.
+        files: exports of every hospital of the roster, of this one if there are any, and signed plans.
+        without: hospitals whose export cannot be had; the new ledger says so.
 
     Raises:
-        InputError: nothing shows what was lost, a plan is missing, or the keys are still those of the lost ledger.
+        InputError: a hospital's export is missing, nothing shows what was lost, a plan is missing, or the keys are
+            still those of the lost ledger.
         VerificationError: the lost ledger had forked.
         AlreadyRunningError: an agent runs here.
     """
@@ -68,20 +71,31 @@ def recover(directory: Path, files: Sequence[Path], now_ms: int) -> Recovery:
     with exclusive(home):
         state = State.open(home.database)
         try:
-            return _recover(home, member, origin, state, files, now_ms)
+            return _recover(home, member, origin, state, files, now_ms, tuple(sorted(set(without))))
         except LedgerError as error:
             raise InputError(f"The new ledger cannot be written: {error}.") from error
         finally:
             state.close()
 
 
-def _recover(home: Home, member: SiloHome, origin: str, state: State, files: Sequence[Path], now_ms: int) -> Recovery:
+def _recover(
+    home: Home,
+    member: SiloHome,
+    origin: str,
+    state: State,
+    files: Sequence[Path],
+    now_ms: int,
+    without: tuple[str, ...],
+) -> Recovery:
     there = home.ledger.exists()
     sound = there and _sound(home, member, origin)
-    found = search(member, origin, files, state.plans(), home.ledger if there and not sound else None)
+    # Also what an earlier run put aside and then did not finish with.
+    broken = [*sorted((home.state / _LOST).glob("*/ledger.db")), *([home.ledger] if there and not sound else [])]
+    found = search(member, origin, files, (*state.plans(), *carried_plans(state)), broken)
     key, aside = member.keys.identity, None
     before = Ledger.read(home.ledger, origin, member.keys.identity_public).leaves() if sound else ()
-    leaves = _missing(member, origin, found, [record.leaf for record in before], home.data_settings().patient)
+    leaves = _missing(member, origin, found, [record.leaf for record in before], home.data_settings(), without)
+    _demand(member, found, without)
     # First what an export needs, then the leaves that refer to it; done again, nothing is missing.
     state.set_fact(_CARRIED, json.dumps(_plans(state, found)).encode())
     if sound:
@@ -110,7 +124,7 @@ def _sound(home: Home, member: SiloHome, origin: str) -> bool:
 
 def _set_aside(home: Home) -> Path:
     """Move a ledger away that is not under the key in use: damaged, an older copy, or of before."""
-    folder = home.state / "lost"
+    folder = home.state / _LOST
     target = folder / str(1 + len(list(folder.glob("*"))))
     target.mkdir(parents=True, mode=0o700)
     for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
@@ -119,8 +133,30 @@ def _set_aside(home: Home) -> Path:
     return target
 
 
+def _demand(member: SiloHome, found: Findings, without: tuple[str, ...]) -> None:
+    """Whoever withholds an export could make jobs forgotten that nobody else shows: its absence is a decision."""
+    peers = {silo.name for silo in member.roster.silos} - {member.name}
+    for name in without:
+        if name not in peers:
+            raise InputError(f"--without {name}: the roster has no such other hospital.")
+        if name in found.witnesses:
+            raise InputError(f"--without {name}: its export is among the files.", remedy="Leave the option out.")
+    missing = sorted(peers - found.witnesses - set(without))
+    if missing:
+        raise InputError(
+            f"The exports of {', '.join(missing)} are missing: they may show jobs that the others do not.",
+            remedy="Ask them for feddrm-silo ledger export. If one cannot be had, say --without NAME: the new ledger"
+            " records it, for the other hospitals and the auditor to see.",
+        )
+
+
 def _missing(
-    member: SiloHome, origin: str, found: Findings, leaves: Sequence[Leaf], patient: str
+    member: SiloHome,
+    origin: str,
+    found: Findings,
+    leaves: Sequence[Leaf],
+    data: DataSettings,
+    without: tuple[str, ...],
 ) -> tuple[Recovered | Carry, ...]:
     account = _account(leaves)
     heads = newest(found)
@@ -137,23 +173,34 @@ def _missing(
             remedy="Ask the operator for the signed plans of all jobs, and give them too.",
         )
     added: list[Recovered | Carry] = [
-        recovered_from(head, key) for head, key in heads if not answers_for(leaves, origin, key, head)
+        recovered_from(head, key, without) for head, key in heads if not answers_for(leaves, origin, key, head)
     ]
     for plan, signed in found.plans.items():
         if plan in account.jobs or plan in account.carried:
             continue
-        column = signed.plan.schema_.patient
-        if column != patient:
-            raise InputError(
-                f"local/data.toml says that a patient is what the column {patient} says; for job {signed.plan.name} it"
-                f" was {column}.",
-                remedy=f'Set patient = "{column}" again: the unit of privacy is fixed for life.',
-            )
-        added.append(_carry(signed))
+        _check_fixed(member, signed, found, data)
+        added.append(_carry(signed, data.public_size))
     return tuple(added)
 
 
-def _carry(signed: SignedPlan) -> Carry:
+def _check_fixed(member: SiloHome, signed: SignedPlan, found: Findings, data: DataSettings) -> None:
+    column, fit = signed.plan.schema_.patient, signed.plan.routing_fit
+    if column != data.patient:
+        raise InputError(
+            f"local/data.toml says that a patient is what the column {data.patient} says; for job {signed.plan.name} it"
+            f" was {column}.",
+            remedy=f'Set patient = "{column}" again: the unit of privacy is fixed for life.',
+        )
+    sizes = found.sizes | ({fit.public_sizes[member.name]} if fit is not None else set())
+    other = sorted(sizes - {data.public_size})
+    if other:
+        raise InputError(
+            f"local/data.toml gives {data.public_size} as the public size; in the lost ledger it was {other[0]}.",
+            remedy=f"Set public_size = {other[0]} again: it is fixed for life.",
+        )
+
+
+def _carry(signed: SignedPlan, public_size: int) -> Carry:
     cost = charge(signed.plan)
     return Carry(
         plan=signed.hash,
@@ -163,6 +210,7 @@ def _carry(signed: SignedPlan) -> Carry:
         epsilon_alone=cost.epsilon_alone,
         events=canonical(cost.events),
         patient=signed.plan.schema_.patient,
+        public_size=public_size,
     )
 
 

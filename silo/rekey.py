@@ -33,7 +33,8 @@ _MAXIMUM_KIT: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What `take_keys` did. `problem`: why the ledger could not be handed over; empty if it was, or none was begun."""
+    """What `take_keys` did. `problem`: why the ledger was given up as lost; empty if it was handed over, or none was
+    begun."""
 
     kit: Kit
     problem: str
@@ -63,16 +64,19 @@ def make_next_keys(directory: Path) -> Made:
     return Made(path, member_fingerprint(Role.SILO.value, member.name, keys.identity_public))
 
 
-def take_keys(directory: Path, kit_file: Path, fingerprint: str, now_ms: int) -> Taken:
+def take_keys(directory: Path, kit_file: Path, fingerprint: str, now_ms: int, *, lost: bool = False) -> Taken:
     """Take the new keys into use: hand the ledger over, then replace keys and kit. After a crash, run it again.
 
     Args:
         kit_file: the operator's answer to the request of the new keys.
         fingerprint: the federation's, as it came by another way.
+        lost: go on where the ledger cannot be handed over. The old keys are destroyed then, too, so that nobody can
+            continue a copy of it beside the one that takes its place.
 
     Raises:
         InputError: there are no new keys, or a file cannot be read or written.
-        VerificationError: the kit is of another federation or for other keys.
+        VerificationError: the kit is of another federation or for other keys; or the ledger cannot be handed over and
+            is not said to be lost: the old keys stay in use.
         AlreadyRunningError: an agent runs here.
     """
     home, startup = Home(directory), directory / "startup"
@@ -90,6 +94,12 @@ def take_keys(directory: Path, kit_file: Path, fingerprint: str, now_ms: int) ->
         check_current(kit, now_ms)
         RosterPin(startup, anchor).offer(kit.signed_roster, now_ms)
         problem = _hand_over(home, kit, keys, now_ms)
+        if problem and not lost:
+            raise VerificationError(
+                f"The ledger cannot be handed over to the new keys: {problem}. The old keys stay in use.",
+                remedy="If the ledger lies elsewhere, with all of its leaves, put it back and run this again. If it is"
+                " lost for good: keys take --lost, then feddrm-silo ledger recover.",
+            )
         atomic_write(startup / KIT_FILE, signed.to_json().encode())
         _swap(directory)
     return Taken(kit, problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,13 +10,13 @@ from pathlib import Path
 from feddrm.contract.errors import FeddrmError, InputError, VerificationError
 from feddrm.contract.files import read_bounded
 from feddrm.contract.home import SiloHome
-from feddrm.contract.roster import verify_roster
+from feddrm.contract.roster import Roster, verify_roster
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan, verify_plan
 from privacy.bundle import MAXIMUM_BUNDLE, Bundle, parse_bundle
 from privacy.errors import LedgerError, MalformedError
 from privacy.handover import Carry
-from privacy.leaves import Leaf, Plan, Record, Reserve
+from privacy.leaves import Dataset, Leaf, Plan, Record, Reserve
 from privacy.ledger import Ledger
 from privacy.merkle import Tree
 from privacy.note import Head
@@ -25,22 +26,25 @@ from privacy.succession import open_any
 
 @dataclass(slots=True)
 class Findings:
-    """What the files show: heads of lost logs with the key that signed each, plans, and jobs that were charged."""
+    """What the files show: heads of lost logs with the key that signed each, plans, jobs that were charged, the public
+    sizes that were fixed, and whose exports they are."""
 
     heads: list[tuple[Head, bytes]] = field(default_factory=list)
     plans: dict[bytes, SignedPlan] = field(default_factory=dict)
     charged: dict[bytes, str] = field(default_factory=dict)
+    sizes: set[int] = field(default_factory=set)
+    witnesses: set[str] = field(default_factory=set)
 
 
 def search(
-    member: SiloHome, origin: str, files: Iterable[Path], plans: Iterable[Signed], broken: Path | None
+    member: SiloHome, origin: str, files: Iterable[Path], plans: Iterable[Signed], broken: Iterable[Path]
 ) -> Findings:
     """Look through files for everything about the logs of this silo under earlier keys.
 
     Args:
         files: exports of any hospital of the federation, and signed plans.
         plans: the signed plans that this silo remembers.
-        broken: a ledger's database that is not in use any more.
+        broken: ledgers' databases that are not in use any more.
 
     Raises:
         InputError: a file is neither.
@@ -56,12 +60,16 @@ def search(
             except FeddrmError as error:
                 raise InputError(f"{path} is neither an exported ledger nor a signed plan.") from error
     rosters = [text for bundle in bundles for text in (bundle.roster, *bundle.rosters)]
-    former = _former_keys(member, rosters)
+    believed = _believed(member, rosters)
+    former = tuple(key for key in _keys(believed, member.name) if key != member.keys.identity_public)
     for bundle in bundles:
         texts += bundle.plans
         _look(bundle, origin, former, found)
-    if broken is not None:
-        _look_into(broken, origin, former, found)
+        witness = bundle.origin.rsplit("/", 1)[1]
+        if bundle.origin != origin and _signed_by(bundle, _keys(believed, witness)):
+            found.witnesses.add(witness)
+    for path in broken:
+        _look_into(path, origin, former, found)
     for text in texts:
         try:
             anchor = member.anchor
@@ -73,29 +81,40 @@ def search(
     return found
 
 
-def _former_keys(member: SiloHome, rosters: Iterable[str]) -> tuple[bytes, ...]:
-    anchor, keys = member.anchor, []
+def _believed(member: SiloHome, rosters: Iterable[str]) -> list[Roster]:
+    """Rosters that the operator signed."""
+    anchor, believed = member.anchor, []
     texts = [member.signed_roster.to_json(), *(signed.to_json() for signed in member.pin.history()), *rosters]
     for text in texts:
         try:
             roster = verify_roster(Signed.from_json(text), federation=anchor.federation, operator=anchor.operator)
         except FeddrmError:
             continue
-        keys += [one.identity for one in roster.silos if one.name == member.name]
-    return tuple(key for key in dict.fromkeys(keys) if key != member.keys.identity_public)
+        believed.append(roster)
+    return believed
+
+
+def _keys(rosters: Iterable[Roster], name: str) -> tuple[bytes, ...]:
+    return tuple(dict.fromkeys(one.identity for roster in rosters for one in roster.silos if one.name == name))
+
+
+def _signed_by(bundle: Bundle, keys: Sequence[bytes]) -> bool:
+    """Whether an export is its hospital's own: its head is signed by a key of that hospital, over these leaves."""
+    try:
+        head, _ = open_any(bundle.head, bundle.origin, keys)
+    except MalformedError:
+        return False
+    tree = Tree(bundle.leaves)
+    return (head.size, head.root) == (tree.size, tree.root())
 
 
 def _look(bundle: Bundle, origin: str, former: Sequence[bytes], found: Findings) -> None:
     notes = list(bundle.witnessed.values())
     if bundle.origin == origin:
         notes.append(bundle.head)
-        try:
-            head, _ = open_any(bundle.head, origin, former)
-            tree = Tree(bundle.leaves)
-            if (head.size, head.root) == (tree.size, tree.root()):
-                _charges((Record.decode(body).leaf for body in bundle.leaves), "its own export", found)
-        except MalformedError:
-            pass
+        if _signed_by(bundle, former):
+            with contextlib.suppress(MalformedError):
+                _charges([Record.decode(body).leaf for body in bundle.leaves], "its own export", found)
     for note in notes:
         try:
             found.heads.append(open_any(note, origin, former))
@@ -125,6 +144,8 @@ def _charges(leaves: Iterable[Leaf], shown_by: str, found: Findings) -> None:
     for leaf in leaves:
         if isinstance(leaf, Plan | Reserve | Carry):
             found.charged.setdefault(leaf.plan, shown_by)
+        if isinstance(leaf, Dataset | Carry):
+            found.sizes.add(leaf.public_size)
 
 
 def newest(found: Findings) -> list[tuple[Head, bytes]]:

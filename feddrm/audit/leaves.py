@@ -56,7 +56,8 @@ def _succession(leaf: Leaf) -> str:
         case Successor():
             return f"the log goes over from key {short(leaf.old)} to {short(leaf.key)}, signed by both"
         case Recovered():
-            return f"answers for a lost log: {leaf.size} leaves under key {short(leaf.key)}"
+            absent = f", without the exports of {', '.join(leaf.without)}" if leaf.without else ""
+            return f"answers for a lost log: {leaf.size} leaves under key {short(leaf.key)}{absent}"
         case Carry():
             return (
                 f"job {leaf.name} (plan {short(leaf.plan)}) of a lost log: epsilon {leaf.epsilon:.6g}, without secure "

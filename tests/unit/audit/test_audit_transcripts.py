@@ -188,7 +188,7 @@ def test_a_ledger_that_answers_for_a_lost_one_charged_what_its_hospital_acknowle
     """The job is carried in full, so its rounds need no leaves of their own; another job's do."""
     key, plan = b"k" * 32, b"p" * 32
     heard = Heard(published={(plan, 1, 1): (Published(bytes(32), bytes(32)), frozenset({key}))})
-    carry = Carry(plan, "first", 1e-5, 1.0, 1.0, (), "id")
+    carry = Carry(plan, "first", 1e-5, 1.0, 1.0, (), "id", 1000)
     assert list(check_transcript([carry], [key], heard)) == []
     (fault,) = check_transcript([replace(carry, plan=b"q" * 32)], [key], heard)
     assert not fault.passed

@@ -41,7 +41,8 @@ LEAVES: list[Leaf] = [
     Release(H, 1, 2, H, H),
     Successor(H, bytes(32), H, H + H, H + H),
     Recovered(H, 17, H, H + H),
-    Carry(H, "job-1", 1e-5, 2.5, 2.5, (EVENT,), "patient id"),
+    Recovered(H, 17, H, H + H, ("east", "west")),
+    Carry(H, "job-1", 1e-5, 2.5, 2.5, (EVENT,), "patient id", 1000),
 ]
 
 

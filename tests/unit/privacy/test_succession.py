@@ -19,15 +19,16 @@ from privacy.leaves import Leaf
 from privacy.ledger import Ledger
 from privacy.note import open_head, sign_head
 from privacy.proofs import check_sighting, sighting_of
-from privacy.succession import Charged
+from privacy.succession import Charged, Owed
 from privacy.verify import verify_log
 from privacy.witness import check_proof, make_proof
 
 OLD, NEW, OTHER = (Ed25519PrivateKey.from_private_bytes(letter * 32) for letter in (b"o", b"n", b"x"))
 COST = claim(epsilon(WHOLE, 1e-5).pld)
-CARRY = Carry(PLAN, "job", 1e-5, COST, COST, WHOLE, "id")
+CARRY = Carry(PLAN, "job", 1e-5, COST, COST, WHOLE, "id", 1000)
 TERMS = {PLAN: PlanTerms("job", 1e-5, {1: StageTerms(EVENT, 1, ROUNDS)}, "id", bytes(32), bytes(32))}
 SECOND = b"q" * 32
+OWED = Owed(PLAN, "job", 1e-5, COST, COST, WHOLE, "id")
 
 
 def public(key: Ed25519PrivateKey) -> bytes:
@@ -47,7 +48,13 @@ def charge(ledger: Ledger, number: int, plan: bytes = PLAN) -> bytes:
 
 
 def witness(
-    proof: bytes, key: Ed25519PrivateKey, seen: bytes | None, by: Ed25519PrivateKey, number: int, plan: bytes = PLAN
+    proof: bytes,
+    key: Ed25519PrivateKey,
+    seen: bytes | None,
+    by: Ed25519PrivateKey,
+    number: int,
+    plan: bytes = PLAN,
+    owed: tuple[Owed, ...] = (),
 ) -> bytes:
     return check_proof(
         proof,
@@ -60,6 +67,7 @@ def witness(
         round=number,
         event=EVENT,
         model=bytes(32),
+        owed=owed,
     )
 
 
@@ -217,6 +225,68 @@ def test_under_the_same_key_nothing_excuses_a_new_log(tmp_path: Path, lost: tupl
         with pytest.raises((LedgerFault, ForkFault)):
             witness(proof, OLD, head, OLD, 1, SECOND)
         assert "witnesses" in failed(verify(ledger, OLD, witnessed={"b": head}, former=()))
+
+
+UNDERSTATED = [
+    ((), "does not show that it carries job job"),
+    ((replace(CARRY, plan=SECOND),), "does not show"),
+    ((replace(CARRY, epsilon=COST / 2),), "carries job job at epsilon"),
+    ((replace(CARRY, epsilon_alone=COST / 2),), "carries job job at epsilon"),
+    ((replace(CARRY, epsilon=COST - 1e-6),), "carries job job at epsilon"),
+    ((replace(CARRY, delta=1e-6),), "other terms"),
+    ((replace(CARRY, events=()),), "other terms"),
+    ((replace(CARRY, name="another"),), "other terms"),
+    ((replace(CARRY, patient="visit"),), "other terms"),
+]
+
+
+@pytest.mark.parametrize(("carry", "message"), UNDERSTATED)
+def test_peers_refuse_a_log_that_carries_less_than_they_saw_charged(
+    tmp_path: Path, lost: tuple[bytes, bytes], carry: tuple[Carry, ...], message: str
+) -> None:
+    """The head is answered for; the budget would be forgotten all the same."""
+    head, _ = lost
+    third = b"r" * 32
+    with begin_again(tmp_path, answer(head), *carry) as ledger:
+        proof = charge(ledger, 1, third)
+        with pytest.raises(LedgerFault, match=message):
+            witness(proof, NEW, head, OLD, 1, third, (OWED,))
+        # A second leaf of the same job cannot come; whoever understated it begins another log.
+        if not any(leaf.plan == PLAN for leaf in carry):
+            ledger.append(CARRY, now_ms=NOW)
+            assert witness(charge(ledger, 2, third), NEW, head, OLD, 2, third, (OWED,))
+
+
+def test_peers_take_a_log_that_carries_what_they_saw(tmp_path: Path, lost: tuple[bytes, bytes]) -> None:
+    head, _ = lost
+    with begin_again(tmp_path, answer(head), replace(CARRY, epsilon=COST + 1)) as ledger:
+        assert witness(charge(ledger, 1, SECOND), NEW, head, OLD, 1, SECOND, (OWED,))
+
+
+def test_thirty_jobs_can_be_shown_and_the_answer_itself_always(tmp_path: Path, lost: tuple[bytes, bytes]) -> None:
+    head, _ = lost
+    jobs = [replace(CARRY, plan=number.to_bytes(32), epsilon=0.0, epsilon_alone=0.0) for number in range(60)]
+    with begin_again(tmp_path, answer(head), *jobs) as ledger:
+        shown = ledger.succession()[-30:]
+        assert isinstance(ledger.leaf(shown[-1]), Recovered)
+        assert len({leaf.plan for leaf in map(ledger.leaf, shown) if isinstance(leaf, Carry)}) == 29
+
+
+def test_a_public_size_stays_fixed_across_a_loss(tmp_path: Path, lost: tuple[bytes, bytes]) -> None:
+    head, _ = lost
+    with begin_again(tmp_path, answer(head), replace(CARRY, public_size=2000)) as ledger:
+        charge(ledger, 1, SECOND)
+        found = verify(ledger, plans=TERMS | {SECOND: TERMS[PLAN]}, witnessed={"b": head})
+        assert failed(found) == {"patients"}
+        assert "public size changed from 2000 to 1000" in found["patients"][0].message
+
+
+def test_what_was_not_there_is_in_the_log_and_said(tmp_path: Path, lost: tuple[bytes, bytes]) -> None:
+    leaf = recovered_from(open_head(lost[0], ORIGIN, public(OLD)), public(OLD), ("west", "east", "east"))
+    with begin_again(tmp_path, leaf, CARRY) as ledger:
+        assert leaf.without == ("east", "west")
+        (note,) = verify(ledger, witnessed={"b": lost[0]})["recovery"]
+        assert note.message.endswith("the exports of east, west were not there to show more")
 
 
 @pytest.mark.parametrize(

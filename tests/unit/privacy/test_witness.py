@@ -260,7 +260,7 @@ ALTERATIONS: list[Callable[[Any], object]] = [
     lambda p: p["leaves"][0]["path"].reverse(),
     lambda p: p["leaves"][0]["path"].__setitem__(0, p["leaves"][0]["path"][0].upper()),
     lambda p: p["leaves"][0]["path"].__setitem__(0, " " + p["leaves"][0]["path"][0]),
-    lambda p: p["leaves"].extend([p["leaves"][0]] * 16),
+    lambda p: p["leaves"].extend([p["leaves"][0]] * 32),
     lambda p: p["consistency"][0].update(path=[]),
     lambda p: p["consistency"][0]["path"].reverse(),
     lambda p: p["consistency"][0].update(size=2),
@@ -308,11 +308,11 @@ def test_random_bytes_are_faults(proof: bytes) -> None:
         check(b" " * 300_000, key)
 
 
-def test_a_proof_shows_at_most_sixteen_leaves(played: Gate, ledger: Ledger) -> None:
-    for _ in range(20):
+def test_a_proof_shows_at_most_thirty_two_leaves(played: Gate, ledger: Ledger) -> None:
+    for _ in range(40):
         ledger.append(DATA, now_ms=NOW)
     with pytest.raises(ValueError, match="at most"):
-        make_proof(ledger, range(17), ())
+        make_proof(ledger, range(33), ())
     with pytest.raises(ValueError, match="no leaf"):
         make_proof(ledger, (ledger.size,), ())
 

@@ -28,10 +28,11 @@ from privacy.note import open_head
 from privacy.proofs import sighting_of
 from privacy.witness import check_proof, make_proof
 from silo.assembly import open_ledger
-from silo.books import origin_of
+from silo.books import origin_of, owed_by
 from silo.export import export_ledger
 from silo.home import Home
 from silo.peers import Heads
+from silo.recovery import Recovery, recover
 from silo.rekey import make_next_keys, take_keys
 from silo.state import State
 
@@ -98,16 +99,17 @@ class Federation(Hospital):
             round=number,
             event=event,
             model=model,
+            owed=() if known is None or known[1] == member.identity else owed_by(self.beta, "alpha"),
         )
         heads.set_head("alpha", open_head(note, origin, member.identity).size, note, member.identity)
         heads.sight("alpha", work.hash, sighting_of(proof))
 
-    def rekey(self) -> str:
+    def rekey(self, *, lost: bool = False) -> str:
         """alpha's staff, the operator and beta's staff, as far as `roster accept`; returns what take_keys said."""
         made = make_next_keys(self.path / "alpha")
         enroll(self.operator, read_requests(load_operator_home(self.operator), [made.request]), None, NOW)
         kit = made.request.with_suffix(".kit")
-        taken = take_keys(self.path / "alpha", kit, self.fingerprint, NOW)
+        taken = take_keys(self.path / "alpha", kit, self.fingerprint, NOW, lost=lost)
         for name in ("alpha", "beta"):
             pin = load_silo_home(self.path / name).pin
             pin.offer(load_operator_home(self.operator).signed_roster, NOW)
@@ -115,6 +117,10 @@ class Federation(Hospital):
             assert waiting is not None
             pin.accept(waiting[1].version, NOW)
         return taken.problem
+
+    def recover(self, files: list[Path], without: tuple[str, ...] = ("gamma",)) -> Recovery:
+        """alpha begins again; gamma, which never had a ledger, is named as absent."""
+        return recover(self.path / "alpha", files, NOW, without)
 
     def export(self, name: str, file: str = "") -> Path:
         out = self.path / (file or f"{name}.ledger")

@@ -11,6 +11,7 @@ from test_silo_renewal import NOW
 
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.home import load_silo_home
+from feddrm.contract.identity import MemberKeys
 from privacy.ledger import Ledger
 from silo.books import origin_of
 from silo.rekey import make_next_keys, take_keys
@@ -66,3 +67,32 @@ def test_a_kit_for_other_keys_takes_nothing(world: Federation) -> None:
     with pytest.raises(VerificationError, match="made for other keys"):
         take_keys(world.path / "alpha", world.path / "alpha" / "alpha.kit", world.fingerprint, NOW)
     load_silo_home(world.path / "alpha")
+
+
+def test_old_keys_stay_until_the_ledger_went_over(world: Federation) -> None:
+    """The file was only mislaid: with the old keys gone it would be lost for good."""
+    keys = world.path / "alpha" / "keys"
+    old, ledger = MemberKeys.load(keys).identity_public, world.path / "alpha" / "state" / "ledger.db"
+    mislaid = ledger.rename(world.path / "mislaid.db")
+    with pytest.raises(VerificationError, match="cannot be handed over") as refused:
+        world.rekey()
+    assert "--lost" in refused.value.remedy
+    assert MemberKeys.load(keys).identity_public == old
+    assert (world.path / "alpha" / "keys.next").is_dir()
+    mislaid.rename(ledger)
+    kit = world.path / "alpha" / "alpha.kit"
+    assert take_keys(world.path / "alpha", kit, world.fingerprint, NOW).problem == ""
+    assert not (world.path / "alpha" / ".keys.former").exists()
+    assert load_silo_home(world.path / "alpha").keys.identity_public != old
+
+
+def test_old_keys_of_a_ledger_that_is_given_up_are_destroyed(world: Federation) -> None:
+    old = MemberKeys.load(world.path / "alpha" / "keys").identity_public
+    world.lose()
+    assert "there is no ledger" in world.rekey(lost=True)
+    assert MemberKeys.load(world.path / "alpha" / "keys").identity_public != old
+    assert not (world.path / "alpha" / ".keys.former").exists()
+
+
+def test_saying_lost_of_a_ledger_that_is_there_hands_it_over(world: Federation) -> None:
+    assert world.rekey(lost=True) == ""
