@@ -21,6 +21,7 @@ from feddrm.contract.schedule import (
 from feddrm.contract.stages import DiscreteEvent, entry_bound
 from feddrm.method.coarse import query_bits, record_bits
 from feddrm.method.layout import embedding_width, layout_of
+from privacy.accounting import OVER_EVERY_CAP, stated
 from secagg.session import vector_size
 
 # A search solves records of 19 columns for embeddings of some hundred bits; 33 bits name one person among all.
@@ -87,9 +88,10 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
     lines = (
         f"{plan.name}: {count} silos, {training.rounds} rounds of {training.local_steps} steps.",
         *(stage.line() for stage in stages if len(stages) > 1),
-        f"A completed job costs each patient epsilon {cost.epsilon:.3f} at delta {cost.delta:g}, at every silo alike.",
+        f"A completed job costs each patient epsilon {stated(cost.epsilon)} at delta {cost.delta:g}, "
+        "at every silo alike.",
         f"If secure aggregation were broken, a silo's own messages would still cost no more than epsilon "
-        f"{cost.epsilon_alone:.3f}.",
+        f"{stated(cost.epsilon_alone)}.",
         *_shares(plan),
         *_required(plan),
         *_own_targets(plan),
@@ -104,7 +106,10 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         f"{embedding_width(plan)} units of {plan.queries.embedding_bits}.",
     )
     return Meaning(
-        figures, lines, _warnings(plan, absent, cost.epsilon), () if roster is None else _problems(plan, roster)
+        figures,
+        lines,
+        _warnings(plan, absent, cost.epsilon, cost.epsilon_alone),
+        () if roster is None else _problems(plan, roster),
     )
 
 
@@ -133,9 +138,11 @@ class StageCost:
         rounds = "" if self.rounds == 1 else f", {self.rounds} rounds"
         if self.name == NAMES[STAGE_EVALUATE] and self.rounds > 1:
             rounds = f", should it be lost and tried again ({self.rounds} rounds)"
-        alone = "" if self.epsilon_alone == self.epsilon else f" (without secure aggregation {self.epsilon_alone:.3f})"
+        alone = (
+            "" if self.epsilon_alone == self.epsilon else f" (without secure aggregation {stated(self.epsilon_alone)})"
+        )
         ring = "" if self.ring_bits is None else f"; a silo's entries use {self.ring_bits:.1f} of 40 bits"
-        return f"  {self.name}{rounds}: by itself epsilon {self.epsilon:.3f}{alone}{ring}."
+        return f"  {self.name}{rounds}: by itself epsilon {stated(self.epsilon)}{alone}{ring}."
 
 
 def stage_costs(plan: Plan) -> tuple[StageCost, ...]:
@@ -197,9 +204,19 @@ def _absent(count: int) -> str:
     return f"{count} may be absent"
 
 
-def _warnings(plan: Plan, absent: int, epsilon: float) -> tuple[str, ...]:
+def _warnings(plan: Plan, absent: int, epsilon: float, epsilon_alone: float) -> tuple[str, ...]:
     found = []
-    if not epsilon <= _WEAK_EPSILON:
+    if epsilon_alone >= OVER_EVERY_CAP:
+        found.append(
+            "no epsilon can be stated, with or without secure aggregation (1e9 stands for it, and every hospital"
+            " refuses it): above some 35, the little by which drawn discrete noise differs from its law weighs more"
+            " than delta. Add noise."
+            if epsilon >= OVER_EVERY_CAP
+            else "without secure aggregation no epsilon can be stated (1e9 stands for it, and every hospital refuses"
+            " it): above some 35, the little by which drawn discrete noise differs from its law weighs more than delta."
+            ' Add noise, or take noise = "local".'
+        )
+    elif not epsilon <= _WEAK_EPSILON:
         found.append(
             f"epsilon {epsilon:.3f} is weak protection: whoever sees the release may become up to {_odds(epsilon)} "
             "times surer that a certain patient's records are in it (about 1 is strong, about 3 moderate)."

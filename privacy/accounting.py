@@ -94,6 +94,11 @@ def claim(value: float) -> float:
     return math.ceil((value + 1e-7) * 10**CLAIM_DECIMALS) / 10**CLAIM_DECIMALS if value else 0.0
 
 
+def stated(value: float, decimals: int = 3) -> str:
+    """An epsilon for people: its digits, or that there is none (`OVER_EVERY_CAP` stands for that)."""
+    return f"{value:.{decimals}f}" if value < OVER_EVERY_CAP else "without a bound"
+
+
 _UNBOUNDED: Final = Epsilon(OVER_EVERY_CAP, OVER_EVERY_CAP)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from feddrm.audit.exhibit import Exhibit
 from feddrm.cli import printable, table
 from feddrm.contract.errors import InputError, VerificationError
-from privacy.accounting import MINIMUM_DELTA, Epsilon
+from privacy.accounting import MINIMUM_DELTA, Epsilon, stated
 from privacy.errors import LedgerCorrupt, MalformedError
 from privacy.leaves import Record
 from privacy.summary import LedgerAt, recompute
@@ -86,4 +86,4 @@ def _epsilon_json(value: Epsilon) -> dict[str, float]:
 
 
 def _cells(together: Epsilon, alone: Epsilon) -> tuple[str, ...]:
-    return tuple(f"{value:.4f}" for value in (together.pld, together.rdp, alone.pld, alone.rdp))
+    return tuple(stated(value, 4) for value in (together.pld, together.rdp, alone.pld, alone.rdp))

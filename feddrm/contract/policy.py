@@ -10,6 +10,7 @@ from feddrm.contract.documents import Hash
 from feddrm.contract.names import Document
 from feddrm.contract.plan import MAXIMUM_SILOS, Plan
 from feddrm.contract.schedule import last_round
+from privacy.accounting import OVER_EVERY_CAP
 
 POLICY_FILE: Final = "policy.toml"
 
@@ -63,6 +64,10 @@ class Policy(Document):
     queries: Queries = Queries()
 
 
+def _figure(epsilon: float) -> str:
+    return f"{epsilon:g}" if epsilon < OVER_EVERY_CAP else "without a bound"
+
+
 def objections(
     policy: Policy, plan: Plan, epsilon: float, epsilon_alone: float, *, operator: bytes, silo: str = ""
 ) -> tuple[str, ...]:
@@ -87,11 +92,13 @@ def objections(
     require(operator in jobs.operators, f"operator key {operator.hex()} is not in jobs.operators")
     require(plan.model.kind in jobs.models, f'model "{plan.model.kind}" is not in jobs.models')
     for key, value in (("job_epsilon", epsilon), ("life_epsilon", epsilon)):
-        require(value <= getattr(budget, key), f"epsilon {value:g} exceeds budget.{key} = {getattr(budget, key):g}")
+        require(
+            value <= getattr(budget, key), f"epsilon {_figure(value)} exceeds budget.{key} = {getattr(budget, key):g}"
+        )
     for key, value in (("job_epsilon_alone", epsilon_alone), ("life_epsilon_alone", epsilon_alone)):
         require(
             value <= getattr(budget, key),
-            f"epsilon without secure aggregation {value:g} exceeds budget.{key} = {getattr(budget, key):g}",
+            f"epsilon without secure aggregation {_figure(value)} exceeds budget.{key} = {getattr(budget, key):g}",
         )
     for key in ("job_delta", "life_delta"):
         limit = getattr(budget, key)
