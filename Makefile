@@ -21,7 +21,7 @@ help:  ## Show this text
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "feddrm needs Python 3.11 or newer; run: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[silo,query,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[silo,query,compare,dev]'
 	@touch $@
 
 demo: $(STAMP)  ## Run a whole federation of six hospitals on this machine, on real data

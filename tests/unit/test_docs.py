@@ -55,7 +55,7 @@ def test_every_attack_is_played_by_a_test(row: list[str]) -> None:
 
 
 MODULES = {
-    "feddrm": "feddrm.demo.cli",
+    "feddrm": "feddrm.commands",
     "feddrm-silo": "silo.cli",
     "feddrm-aggregator": "aggregator.cli",
     "feddrm-query": "feddrm.query.cli",

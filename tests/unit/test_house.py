@@ -57,7 +57,8 @@ def test_the_walk_would_find_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["aggregator.cli", "silo.cli", "feddrm.query.cli", "feddrm.audit.cli", "feddrm.demo.cli"]
+    "module",
+    ["aggregator.cli", "silo.cli", "feddrm.query.cli", "feddrm.audit.cli", "feddrm.demo.cli", "feddrm.commands"],
 )
 def test_help_loads_neither_torch_nor_accounting(module: str) -> None:
     code = (

@@ -1,0 +1,138 @@
+"""Which cells a comparison has, which of them share a training, and how one is run."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from feddrm.compare import data, tables
+from feddrm.compare.budget import Noise, noise_for
+from feddrm.compare.data import FIXED_SILOS, Federation
+from feddrm.compare.judging import judge
+from feddrm.compare.methods import METHODS, Method
+from feddrm.compare.plans import terms_of
+from feddrm.compare.settings import Settings
+from feddrm.compare.store import Store, name_of
+from feddrm.compare.training import Training
+
+# Between two times that the state of a training is written.
+_KEEP_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One method at one epsilon, number of silos and seed; `silos` is 0 where the data say how many."""
+
+    method: str
+    epsilon: float
+    silos: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.method}-e{self.epsilon:g}-k{self.silos}-s{self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Cells that are judgements of one training."""
+
+    cells: tuple[Cell, ...]
+
+
+def jobs(settings: Settings) -> Iterator[Job]:
+    """All cells, those of one training together, seeds outermost, so that a first look comes early."""
+    for seed in settings.seeds:
+        for silos in settings.data.silos or (0,):
+            for epsilon in settings.epsilons:
+                shared: dict[object, list[Cell]] = {}
+                for method in settings.chosen:
+                    shared.setdefault(_training_key(method, epsilon), []).append(
+                        Cell(method.name, epsilon, silos, seed)
+                    )
+                yield from (Job(tuple(cells)) for cells in shared.values())
+
+
+def run(job: Job, settings: Settings, folder: Path, store: Store, advance: Callable[[int], None]) -> None:
+    """Run what is missing of a job and write its rows.
+
+    Args:
+        job: of `jobs`.
+        settings: of the comparison.
+        folder: of the public data sets.
+        store: of the comparison.
+        advance: called with the number of rounds done.
+
+    Raises:
+        InputError: the data cannot be read, or no noise keeps within epsilon.
+    """
+    missing = [cell for cell in job.cells if store.row(cell.name) is None]
+    if not missing:
+        advance(settings.train.rounds)
+        return
+    first = job.cells[0]
+    federation = _federation(settings.model_dump_json(by_alias=True), folder, first.silos, first.seed)
+    noise = _noise(settings, federation, METHODS[first.method], first.epsilon, store)
+    training = Training(settings, federation, METHODS[first.method], noise, first.seed)
+    name = name_of([first.method, first.epsilon, first.silos, first.seed])
+    state = store.state(name) or training.begin()
+    advance(state.number)
+    kept = time.monotonic()
+    for after in training.run(state):
+        state = after
+        advance(1)
+        if time.monotonic() - kept > _KEEP_SECONDS:
+            store.keep_state(name, state)
+            kept = time.monotonic()
+    networks = training.networks(state)
+    for cell in missing:
+        judged = judge(settings, federation, METHODS[cell.method], training.plan, networks, noise, cell.seed)
+        row: dict[str, Any] = {
+            "method": cell.method,
+            "epsilon": None if math.isinf(cell.epsilon) else cell.epsilon,
+            "silos": len(federation.silos),
+            "seed": cell.seed,
+            **judged.quality.as_dict(),
+            "bytes": state.bytes + judged.bytes,
+            "steps": state.steps,
+            "epsilon_spent": None if noise is None else round(noise.epsilon, 4),
+        }
+        store.keep_row(cell.name, row)
+    store.drop_state(name)
+
+
+def _training_key(method: Method, epsilon: float) -> object:
+    """Methods of one key have the same stage 1. With privacy a stage 2 has its part of epsilon."""
+    same = (method.personal, method.routes, method.head_first, method.tunes, method.proximal)
+    return same if math.isinf(epsilon) else (*same, method.fits)
+
+
+def _noise(settings: Settings, federation: Federation, method: Method, epsilon: float, store: Store) -> Noise | None:
+    if math.isinf(epsilon):
+        return None
+    terms = terms_of(settings, federation, method, epsilon)
+    noise = store.noise(terms)
+    if noise is None:
+        noise = noise_for(terms)
+        store.keep_noise(terms, noise)
+    return noise
+
+
+@lru_cache(maxsize=2)
+def _federation(settings: str, folder: Path, silos: int, seed: int) -> Federation:
+    """One process runs many cells on the same data, one after another."""
+    wanted = Settings.model_validate_json(settings)
+    if wanted.data.split == "natural":
+        return tables.natural(wanted.data, folder, seed)
+    return _images(settings, folder, silos)
+
+
+@lru_cache(maxsize=1)
+def _images(settings: str, folder: Path, silos: int) -> Federation:
+    return data.images(Settings.model_validate_json(settings).data, silos or FIXED_SILOS, folder)

@@ -1,0 +1,56 @@
+"""The methods that are compared, as rows of one table.
+
+What a row says is what a plan says: which tensors are personal, which stages run. `system` is how a query from outside
+is answered: by the silo that the router names, or, where a method has no router, by the majority of all silos, as
+the paper's code does for its baselines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One row.
+
+    Args:
+        name: of the method.
+        personal: shell patterns of the tensors that stay at their silo.
+        routes: whether a routing head is trained beside the target head, with the settings' target_weight.
+        fits: whether stage 2 fits that head anew on the frozen trunk.
+        head_first: FedRep's alternation: the personal tensors move first, then the shared ones.
+        tunes: FedAvgFT: the last rounds are not averaged.
+        proximal: FedProx: local steps are pulled to the round's model.
+        about: one line for people.
+    """
+
+    name: str
+    personal: tuple[str, ...]
+    routes: bool
+    about: str
+    fits: bool = False
+    head_first: bool = False
+    tunes: bool = False
+    proximal: bool = False
+
+
+_HEAD: Final = ("target_head.*",)
+
+METHODS: Final[Mapping[str, Method]] = {
+    method.name: method
+    for method in (
+        Method("feddrm", _HEAD, True, "trunk and router shared, personal heads, router fitted in stage 2", fits=True),
+        Method("feddrm-stage1", _HEAD, True, "the same without stage 2"),
+        Method("fedavg", (), False, "one model for all"),
+        Method("fedavgft", (), False, "one model, then fine-tuned by every silo", tunes=True),
+        Method("fedprox", (), False, "fedavg, pulled to the round's model", proximal=True),
+        Method("fedper", _HEAD, False, "personal heads"),
+        Method("fedrep", _HEAD, False, "personal heads, trained before the trunk in every round", head_first=True),
+        Method("lg-fedavg", ("trunk.*",), False, "personal trunks, one head"),
+        Method("fedbn", ("trunk.*norm*",), False, "personal normalisation layers"),
+        Method("local", ("*",), False, "every silo by itself"),
+    )
+}

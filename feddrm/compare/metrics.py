@@ -1,0 +1,161 @@
+"""How good a federation is, by held-out records whose silo is known.
+
+A query from outside is routed to one silo, whose own model answers ("system"), or to two that are nearly tied, whose
+answers are averaged. The rivals ask everybody: the average of all silos' softmax ("ensemble"), the majority of their
+answers ("vote"), or one model whose weights are the average of all ("averaged head").
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from feddrm.method.routing import Router
+
+Floats = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.int64]
+
+# Places of what is printed: a held-out set has some ten thousand records at most.
+_PLACES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What all models say of m held-out records.
+
+    Args:
+        logits: float32[m, K, classes], each silo's own model.
+        averaged: float32[m, classes], the model whose weights are the average of the silos'.
+        targets: int64[m].
+        home: int64[m], the silo that each record came from.
+    """
+
+    logits: Floats
+    averaged: Floats
+    targets: Numbers
+    home: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Shares of all held-out records, or of one silo's.
+
+    Args:
+        system: a query is answered right. Without a router: by the majority of all silos.
+        routing: it goes to the silo that it came from; None without a router.
+        own_silo: its own silo is right.
+        random_silo: a silo drawn at random is right.
+        ensemble, vote, averaged_head: those who ask everybody are right.
+        worst_silo: the system's share among the records of the silo that is served worst.
+        silo_variance: the variance over silos of the system's share.
+        asked: silos that a query is shown to, on average.
+        silo_system: the system's share for each silo's records.
+        silo_own: the own silo's share for each silo's records.
+    """
+
+    system: float
+    routing: float | None
+    own_silo: float
+    random_silo: float
+    ensemble: float
+    vote: float
+    averaged_head: float
+    worst_silo: float
+    silo_variance: float
+    asked: float
+    silo_system: tuple[float, ...]
+    silo_own: tuple[float, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers for JSON, rounded."""
+        return {name: _rounded(value) for name, value in asdict(self).items()}
+
+
+def measure(answers: Answers, routes: Numbers | None) -> Quality:
+    """Judge the models.
+
+    Args:
+        answers: of all models.
+        routes: int64[m, 1 or 2], the silos that each record is shown to, the second -1 where there is none; None
+            without a router.
+
+    Raises:
+        ValueError: there are no records, or the shapes differ.
+    """
+    logits, targets, home = answers.logits, answers.targets, answers.home
+    count, silos, classes = logits.shape
+    if not count or not len(targets) == len(home) == len(answers.averaged) == count:
+        raise ValueError("every record has answers, a target and a home")
+    rows = np.arange(count)
+    said = logits.argmax(axis=2)
+    right = said == targets[:, None]
+    probabilities = softmax(logits)
+    votes = np.stack([(said == label).sum(axis=1) for label in range(classes)], axis=1)
+    vote = votes.argmax(axis=1) == targets
+    if routes is None:
+        served, routing, asked = vote, None, float(silos)
+    else:
+        served = _opinion(probabilities, routes) == targets
+        routing = float((routes[:, 0] == home).mean())
+        asked = float((routes >= 0).sum(axis=1).mean())
+    of_silo = [home == silo for silo in range(silos)]
+    silo_system = tuple(float(served[members].mean()) for members in of_silo if members.any())
+    silo_own = tuple(float(right[members, silo].mean()) for silo, members in enumerate(of_silo) if members.any())
+    return Quality(
+        system=float(served.mean()),
+        routing=routing,
+        own_silo=float(right[rows, home].mean()),
+        random_silo=float(right.mean()),
+        ensemble=float((probabilities.mean(axis=1).argmax(axis=1) == targets).mean()),
+        vote=float(vote.mean()),
+        averaged_head=float((answers.averaged.argmax(axis=1) == targets).mean()),
+        worst_silo=min(silo_system),
+        silo_variance=float(np.var(silo_system)),
+        asked=asked,
+        silo_system=silo_system,
+        silo_own=silo_own,
+    )
+
+
+def softmax(logits: Floats) -> Floats:
+    """Probabilities along the last axis."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shares: Floats = powers / powers.sum(axis=-1, keepdims=True)
+    return shares
+
+
+def _opinion(probabilities: Floats, routes: Numbers) -> Numbers:
+    """int64[m]: the class of the largest probability, averaged over those who are asked."""
+    rows = np.arange(len(routes))[:, None]
+    asked = routes >= 0
+    weights = (asked / asked.sum(axis=1, keepdims=True)).astype(np.float32)
+    mean = (probabilities[rows, np.where(asked, routes, 0)] * weights[:, :, None]).sum(axis=1)
+    chosen: Numbers = mean.argmax(axis=1)
+    return chosen
+
+
+def first(router: Router, phi: Floats) -> Numbers:
+    """int64[m, 1]: the best-matching silo for each embedding float32[m, d]."""
+    chosen: Numbers = router.log_ratios(phi).argmax(axis=1)[:, None]
+    return chosen
+
+
+def first_or_both(router: Router, phi: Floats, tie: float) -> Numbers:
+    """int64[m, 2]: the best-matching silo, and the second where its density ratio is more than `tie` times the first's,
+    else -1.
+    """
+    ratios = router.log_ratios(phi)
+    order = np.argsort(-ratios, axis=1, kind="stable")[:, :2]
+    rows = np.arange(len(ratios))
+    near = ratios[rows, order[:, 1]] - ratios[rows, order[:, 0]] > np.log(tie)
+    order[~near, 1] = -1
+    return order.astype(np.int64)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_rounded(each) for each in value]
+    return round(value, _PLACES) if isinstance(value, float) else value

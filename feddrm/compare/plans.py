@@ -1,0 +1,104 @@
+"""The plan that a method's row and a comparison's settings amount to: what an operator would sign for it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from feddrm.compare.budget import FRACTION_BITS, Noise, Terms
+from feddrm.compare.data import Federation
+from feddrm.compare.methods import Method
+from feddrm.compare.settings import Settings
+from feddrm.contract.plan import Plan, default_threshold
+
+# Updates of these plans stay within: a step of 0.01 with momentum 0.9 moves a weight by much less in ten steps.
+_CLIP = 4.0
+_RING = 1 << 30
+
+
+def terms_of(settings: Settings, federation: Federation, method: Method, epsilon: float) -> Terms:
+    """What a method at a whole epsilon asks of the accountant."""
+    train, fit = settings.train, settings.fit
+    plan = plan_of(settings, federation, method, None)
+    steps = train.rounds * train.local_steps
+    if not method.fits:
+        return Terms(epsilon, settings.delta, train.sampling_rate, steps)
+    return Terms(
+        epsilon,
+        settings.delta,
+        train.sampling_rate,
+        steps,
+        fit.sums,
+        plan.fit_entries,
+        plan.shares,
+        fit.epsilon_share,
+    )
+
+
+def plan_of(
+    settings: Settings, federation: Federation, method: Method, noise: Noise | None, *, alone: bool = False
+) -> Plan:
+    """A method's plan.
+
+    Args:
+        settings: of the comparison.
+        federation: of the data.
+        method: the row.
+        noise: of the accountant; without it the noise in the plan is of no use.
+        alone: for rounds that are not averaged: every tensor is personal.
+    """
+    train, silos = settings.train, len(federation.silos)
+    threshold = default_threshold(silos)
+    private = noise is not None
+    document: dict[str, Any] = {
+        "federation": "compare",
+        "name": method.name,
+        "roster_version": 1,
+        "silos": list(federation.names),
+        "schema": federation.schema.model_dump(mode="json", by_alias=True),
+        "model": {**settings.model.model_dump(mode="json"), "personal": ["*"] if alone else list(method.personal)},
+        "training": {
+            "rounds": train.rounds,
+            "local_steps": train.local_steps,
+            "sampling_rate": train.sampling_rate,
+            "clip_norm": train.clip_norm,
+            "noise_multiplier": noise.training if noise is not None else 1.0,
+            "target_weight": train.target_weight if method.routes else 1.0,
+            "learning_rate": (train.private_learning_rate or train.learning_rate) if private else train.learning_rate,
+            **_optional(
+                momentum=train.private_momentum if private else train.momentum,
+                decay=train.decay,
+                head_steps=train.head_steps if method.head_first and not alone else 0,
+                proximal_mu=train.proximal_mu if method.proximal else 0.0,
+            ),
+        },
+        "privacy": {"delta": settings.delta},
+        "secure_aggregation": {
+            "threshold": threshold,
+            "minimum_cohort": threshold,
+            "colluders": 1,
+            "clip": _CLIP,
+            "fraction_bits": fraction_bits(silos),
+        },
+    }
+    if method.fits:
+        fit = settings.fit
+        document["routing_fit"] = {
+            "sums": min(fit.sums, 200),
+            "noise_multiplier": noise.fit.noise_multiplier if noise is not None and noise.fit is not None else 1.0,
+            "step_size": fit.step_size,
+            "momentum": fit.momentum,
+            "average_from": min(fit.average_from, fit.sums, 200),
+            "fraction_bits": FRACTION_BITS,
+            "public_sizes": dict(zip(federation.names, federation.sizes, strict=True)),
+        }
+    return Plan.model_validate(document)
+
+
+def fraction_bits(silos: int) -> int:
+    """The finest quantiser that a sum over so many silos leaves room for, at most 24 bits."""
+    return min(24, int(math.log2(_RING / (silos * (_CLIP + 1)))))
+
+
+def _optional(**fields: float | str) -> dict[str, float | str]:
+    return {name: value for name, value in fields.items() if value not in (0, "none")}

@@ -1,0 +1,171 @@
+"""What a comparison found: rows for programs, a table for a terminal, one self-contained page for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, StrictUndefined
+
+from feddrm.cli import table
+from feddrm.compare import cells, charts
+from feddrm.compare.charts import Chart, Series, Value
+from feddrm.compare.methods import METHODS
+from feddrm.compare.settings import Settings
+from feddrm.compare.store import Store
+from feddrm.contract.files import atomic_write
+
+Row = dict[str, Any]
+
+RIVALS: Final = ("ensemble", "vote", "averaged_head")
+_FIGURES: Final = ("system", "routing", "asked", *RIVALS, "own_silo", "random_silo", "worst_silo")
+_TITLES: Final = {
+    "system": "system",
+    "routing": "routing",
+    "asked": "silos asked",
+    "ensemble": "ensemble",
+    "vote": "vote",
+    "averaged_head": "averaged head",
+    "own_silo": "own silo",
+    "random_silo": "random silo",
+    "worst_silo": "worst silo",
+}
+_LISTS: Final = ("silo_system", "silo_own")
+
+
+def rows(settings: Settings, store: Store) -> list[Row]:
+    """All finished rows, in the order of the settings."""
+    found = (store.row(cell.name) for job in cells.jobs(settings) for cell in job.cells)
+    order = {name: place for place, name in enumerate(settings.methods)}
+    finished = [row for row in found if row is not None]
+    return sorted(
+        finished, key=lambda row: (row["silos"], -_epsilon(row["epsilon"]), order[row["method"]], row["seed"])
+    )
+
+
+def write(settings: Settings, found: Sequence[Row], notes: Sequence[str], folder: Path) -> None:
+    """rows.json, rows.csv and report.html."""
+    atomic_write(folder / "rows.json", json.dumps({"notes": list(notes), "rows": list(found)}, indent=1).encode())
+    atomic_write(folder / "rows.csv", csv_text(found).encode())
+    atomic_write(folder / "report.html", page(settings, found, notes).encode())
+
+
+def csv_text(found: Sequence[Row]) -> str:
+    """One line a row; an infinite epsilon is `inf`, what a method does not have is empty."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    keys = [key for key in (found[0] if found else {}) if key not in _LISTS]
+    writer.writerow(keys)
+    for row in found:
+        writer.writerow(["inf" if key == "epsilon" and row[key] is None else row[key] for key in keys])
+    return buffer.getvalue()
+
+
+def text(found: Sequence[Row]) -> str:
+    """Medians over seeds, ranges in brackets."""
+    lines = []
+    for (silos, epsilon, method), members in _grouped(found):
+        cells_ = [_words(members, key) for key in _FIGURES]
+        lines.append([method, "inf" if epsilon is None else f"{epsilon:g}", silos, len(members), *cells_])
+    return table(["method", "epsilon", "silos", "seeds", *_TITLES.values()], lines)
+
+
+def page(settings: Settings, found: Sequence[Row], notes: Sequence[str]) -> str:
+    """report.html: nothing in it is loaded from elsewhere."""
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True)
+    source = (resources.files("feddrm.compare") / "templates" / "report.html").read_text(encoding="utf-8")
+    blocks = []
+    for (silos, epsilon), members in _groups(found, lambda row: (row["silos"], row["epsilon"])):
+        summary = [
+            (method, [_words(list(own), key) for key in _FIGURES], _cost(list(own)))
+            for method, own in _groups(members, lambda row: row["method"])
+        ]
+        blocks.append((silos, epsilon, summary, _rivals(members)))
+    return environment.from_string(source).render(
+        settings=settings,
+        notes=notes,
+        titles=list(_TITLES.values()),
+        blocks=blocks,
+        charts=_charts(settings, found),
+        methods=[METHODS[name] for name in settings.methods],
+        seeds=len({row["seed"] for row in found}),
+    )
+
+
+def _charts(settings: Settings, found: Sequence[Row]) -> list[Chart]:
+    epsilons = sorted({_epsilon(row["epsilon"]) for row in found}, reverse=True)
+    silos = sorted({row["silos"] for row in found})
+    names = [name for name in settings.methods if any(row["method"] == name for row in found)]
+
+    def of(name: str, count: int, epsilon: float, key: str) -> Value | None:
+        return _value(
+            [
+                row[key]
+                for row in found
+                if row["method"] == name and row["silos"] == count and _epsilon(row["epsilon"]) == epsilon
+            ]
+        )
+
+    drawn = []
+    for count in silos if len(epsilons) > 1 else []:
+        series = [Series(name, tuple(of(name, count, epsilon, "system") for epsilon in epsilons)) for name in names]
+        places = [f"{epsilon:g}" for epsilon in epsilons]
+        drawn.append(charts.curves(f"Where privacy costs accuracy ({count} silos)", "epsilon", places, series))
+    for epsilon in epsilons if len(silos) > 1 else []:
+        for key, title in (("system", "The system"), ("worst_silo", "The worst silo")):
+            series = [Series(name, tuple(of(name, count, epsilon, key) for count in silos)) for name in names]
+            about = f"{title} by the number of silos (epsilon {epsilon:g})"
+            drawn.append(charts.curves(about, "silos", [str(count) for count in silos], series))
+    return drawn
+
+
+def _rivals(members: Sequence[Row]) -> Chart:
+    names = [method for method, _ in _groups(members, lambda row: row["method"])]
+    series = [
+        Series(
+            _TITLES[key],
+            tuple(_value([row[key] for row in members if row["method"] == name]) for name in names),
+        )
+        for key in ("system", *RIVALS, "own_silo")
+    ]
+    return charts.rows("A query from outside: the system, and those who ask everybody", names, series)
+
+
+def _value(values: Sequence[float]) -> Value | None:
+    return Value(statistics.median(values), min(values), max(values)) if values else None
+
+
+def _words(members: Sequence[Row], key: str) -> str:
+    values = [row[key] for row in members if row[key] is not None]
+    if not values:
+        return "-"
+    places = 2 if key == "asked" else 3
+    middle, low, high = (f"{value:.{places}f}" for value in (statistics.median(values), min(values), max(values)))
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def _cost(members: Sequence[Row]) -> str:
+    megabytes = statistics.median(row["bytes"] for row in members) / 1e6
+    return f"{megabytes:.1f} MB, {statistics.median(row['steps'] for row in members):.0f} steps"
+
+
+def _grouped(found: Sequence[Row]) -> Iterable[tuple[tuple[int, float | None, str], list[Row]]]:
+    return _groups(found, lambda row: (row["silos"], row["epsilon"], row["method"]))
+
+
+def _groups(found: Sequence[Row], key: Callable[[Row], Any]) -> list[tuple[Any, list[Row]]]:
+    groups: dict[Any, list[Row]] = {}
+    for row in found:
+        groups.setdefault(key(row), []).append(row)
+    return list(groups.items())
+
+
+def _epsilon(value: float | None) -> float:
+    return math.inf if value is None else value

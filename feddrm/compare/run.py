@@ -1,0 +1,107 @@
+"""All cells of a comparison, one process a core.
+
+Processes are spawned, never forked, each with one thread of torch. They end with the process that started them, and
+whatever is killed when, the next run goes on where the states lie.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from feddrm.compare import cells
+from feddrm.compare.cells import Job
+from feddrm.compare.settings import Settings
+from feddrm.compare.store import Store
+from feddrm.contract.errors import InputError
+
+_LOOK_SECONDS: Final = 0.5
+
+
+def rounds(settings: Settings) -> int:
+    """How many steps of progress a comparison has."""
+    return sum(settings.train.rounds for _ in cells.jobs(settings))
+
+
+def run(settings: Settings, folder: Path, store: Store, processes: int, advance: Callable[[int], None]) -> None:
+    """Run what is missing.
+
+    Args:
+        settings: of the comparison.
+        folder: of the public data sets.
+        store: of the comparison.
+        processes: at most so many.
+        advance: called with numbers of rounds done.
+
+    Raises:
+        InputError: the data cannot be read, no noise keeps within an epsilon, or a process was killed.
+    """
+    todo = list(cells.jobs(settings))
+    processes = min(processes, len(todo))
+    if processes <= 1:
+        torch.set_num_threads(1)
+        for job in todo:
+            cells.run(job, settings, folder, store, advance)
+        return
+    context = multiprocessing.get_context("spawn")
+    done: Any = context.Queue()
+    arguments = (os.getpid(), done, store.folder, settings.model_dump_json(by_alias=True), folder)
+    with ProcessPoolExecutor(processes, context, _begin, arguments) as pool:
+        futures: set[Future[None]] = {pool.submit(_work, job) for job in todo}
+        try:
+            while futures:
+                finished, futures = wait(futures, _LOOK_SECONDS, FIRST_EXCEPTION)
+                _drain(done, advance)
+                for future in finished:
+                    future.result()
+        except BrokenProcessPool as error:
+            raise InputError(
+                "A process of the comparison was killed.",
+                remedy="Run the same command again: it goes on where it stood. If memory is short, use --processes 1.",
+            ) from error
+        finally:
+            for future in futures:
+                future.cancel()
+    _drain(done, advance)
+
+
+def _drain(done: Any, advance: Callable[[int], None]) -> None:
+    while True:
+        try:
+            advance(done.get_nowait())
+        except queue.Empty:
+            return
+
+
+_settings: Settings
+_folder: Path
+_store: Store
+_done: Any
+
+
+def _begin(parent: int, done: Any, store: Path, settings: str, folder: Path) -> None:
+    global _settings, _folder, _store, _done
+    torch.set_num_threads(1)
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    _settings = Settings.model_validate_json(settings)
+    _folder, _store, _done = folder, Store(store, _settings), done
+
+
+def _leave_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
+
+
+def _work(job: Job) -> None:
+    cells.run(job, _settings, _folder, _store, _done.put)

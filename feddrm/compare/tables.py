@@ -1,0 +1,127 @@
+"""Data sets whose silos are real: RAND's sites, the four hospitals of UCI Heart Disease, a user's own files.
+
+What is held out is drawn by patient, anew for every seed: all records of a patient together. The columns of the public
+tables, and what is left out of them for leaking site or target, are in schemas/.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from feddrm.compare.data import Federation, public_size
+from feddrm.compare.settings import Data
+from feddrm.contract.errors import InputError
+from feddrm.contract.files import read_text
+from feddrm.contract.schema import Schema
+from feddrm.features import Dataset, Table, encode, read_table, training_data
+
+HOSPITALS: Final = ("cleveland", "hungarian", "switzerland", "va")
+HEART_COLUMNS: Final = (
+    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal"),
+    "num",
+)
+
+
+def natural(settings: Data, folder: Path, seed: int) -> Federation:
+    """The data set of `settings` with the silos that it has.
+
+    Args:
+        settings: of the data.
+        folder: holds heart_uci/.
+        seed: of what is held out.
+
+    Raises:
+        InputError: a file cannot be read, or a silo has too few patients.
+    """
+    if settings.files is not None:
+        silos = {name: training_data(path, settings.files.schema_) for name, path in settings.files.silos.items()}
+        return _divide(silos, settings.files.schema_, settings.files.held_out, seed, private=True)
+    schema = schema_of(settings.source)
+    silos = rand(schema) if settings.source == "rand" else heart(folder / "heart_uci", schema)
+    return _divide(silos, schema, 1.0 - settings.training_share, seed)
+
+
+def schema_of(name: str) -> Schema:
+    """The schema of "rand" or "heart"."""
+    text = (resources.files("feddrm.compare") / "schemas" / f"{name}.toml").read_text(encoding="utf-8")
+    return Schema.model_validate(tomllib.loads(text))
+
+
+def rand(schema: Schema) -> dict[str, Dataset]:
+    """The six sites of the RAND Health Insurance Experiment, which comes with the package; patients are persons."""
+    with resources.as_file(resources.files("feddrm.demo") / "data" / "randhie.csv.gz") as path:
+        table = read_table(path)
+    sites = sorted(set(table.columns["site"]))
+    return {f"site-{site}": encode(_where(table, "site", site), schema) for site in sites}
+
+
+def heart(folder: Path, schema: Schema) -> dict[str, Dataset]:
+    """Four hospitals, each record a patient of its own.
+
+    Raises:
+        InputError: a file is missing or has other columns.
+    """
+    silos = {}
+    for hospital in HOSPITALS:
+        path = folder / f"processed.{hospital}.data"
+        # 1.0 and 1 are one category; the files mix both.
+        rows = [[cell.removesuffix(".0") for cell in line.split(",")] for line in read_text(path).split()]
+        if any(len(row) != len(HEART_COLUMNS) for row in rows):
+            raise InputError(f"{path} does not have the {len(HEART_COLUMNS)} columns of UCI Heart Disease.")
+        columns = {name: [row[place] for row in rows] for place, name in enumerate(HEART_COLUMNS)}
+        columns["patient"] = [f"{hospital} {number}" for number in range(len(rows))]
+        silos[hospital] = encode(Table(str(path), columns, list(range(1, len(rows) + 1))), schema)
+    return silos
+
+
+def _where(table: Table, column: str, value: str) -> Table:
+    rows = [row for row in range(len(table)) if table.columns[column][row] == value]
+    columns = {name: [cells[row] for row in rows] for name, cells in table.columns.items()}
+    return Table(table.source, columns, [table.lines[row] for row in rows])
+
+
+def _divide(
+    silos: Mapping[str, Dataset], schema: Schema, held_out: float, seed: int, *, private: bool = False
+) -> Federation:
+    training, tests = [], []
+    for place, (name, data) in enumerate(silos.items()):
+        patients = sorted(set(data.patients))
+        if len(patients) < 4:
+            raise InputError(f"Silo {name} has {len(patients)} patients, which are too few to hold some of them out.")
+        order = np.random.default_rng([seed, place]).permutation(len(patients))
+        held = {patients[number] for number in order[: max(round(held_out * len(patients)), 1)]}
+        flags = np.array([patient in held for patient in data.patients])
+        training.append(part(data, np.flatnonzero(~flags)))
+        tests.append(part(data, np.flatnonzero(flags)))
+    return Federation(
+        tuple(training),
+        np.concatenate([test.features for test in tests]),
+        np.concatenate([targets_of(test) for test in tests]),
+        np.concatenate([np.full(len(test), place) for place, test in enumerate(tests)]),
+        tuple(silos),
+        tuple(public_size(len(set(data.patients))) for data in training),
+        schema,
+        private,
+    )
+
+
+def part(data: Dataset, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Dataset:
+    """Some records of a data set with targets."""
+    return Dataset(data.features[rows], targets_of(data)[rows], [data.patients[row] for row in rows])
+
+
+def targets_of(data: Dataset) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The targets of records that have them.
+
+    Raises:
+        ValueError: they have none.
+    """
+    if data.targets is None:
+        raise ValueError("records without targets")
+    return np.asarray(data.targets)
