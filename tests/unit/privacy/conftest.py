@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from privacy_cases import CAPS, EVENT, NOW, ORIGIN, PLAN, WHOLE, note_data
 
 from privacy.gate import Gate
+from privacy.leaves import Dataset
 from privacy.ledger import Ledger
 
 
@@ -50,3 +51,17 @@ def play() -> Callable[..., None]:
             gate.release(PLAN, 1, number, sum=bytes(32), model=bytes(32), now_ms=NOW)
 
     return run
+
+
+@pytest.fixture
+def grown(path: Path, signer: Ed25519PrivateKey) -> Path:
+    with Ledger.open(path, ORIGIN, signer, now_ms=NOW) as ledger:
+        for number in range(5):
+            ledger.append(Dataset(bytes(32), bytes([number]) * 32, bytes(32), "id", 1000), now_ms=NOW + number)
+    return path
+
+
+@pytest.fixture
+def played(gate: Gate, play: Callable[..., None]) -> Gate:
+    play(gate, range(1, 3))
+    return gate
