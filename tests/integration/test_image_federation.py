@@ -1,0 +1,142 @@
+"""Three small hospitals with images and a LeNet: every stage, by real processes, from files of arrays to answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from feddrm.demo.federation import Federation, Hospital
+from feddrm.demo.processes import Processes
+
+NAMES = ("north", "east", "south")
+PATIENTS = 60
+SIDE = 16
+
+
+def plan_text(roster_version: int) -> str:
+    sizes = "\n".join(f"{name} = {PATIENTS}" for name in NAMES)
+    return f"""\
+federation = "images"
+name = "image-job"
+roster_version = {roster_version}
+silos = {json.dumps(list(NAMES))}
+
+[model]
+kind = "lenet_gn"
+channels = [4, 8]
+hidden = 16
+units = 8
+personal = ["target_head.*"]
+
+[training]
+rounds = 2
+local_steps = 4
+head_steps = 1
+proximal_mu = 0.1
+momentum = 0.5
+decay = "cosine"
+sampling_rate = 0.5
+clip_norm = 1.0
+noise_multiplier = 1.2
+target_weight = 0.5
+learning_rate = 0.2
+
+[routing_fit]
+sums = 2
+noise_multiplier = 4.0
+step_size = 4.0
+
+[routing_fit.public_sizes]
+{sizes}
+
+[personal_head]
+steps = 2
+sampling_rate = 0.5
+noise_multiplier = 2.0
+learning_rate = 0.2
+
+[evaluation]
+noise_multiplier = 2.0
+held_out = 0.3
+
+[privacy]
+delta = 1e-5
+
+[secure_aggregation]
+threshold = 3
+minimum_cohort = 3
+colluders = 1
+clip = 4.0
+fraction_bits = 20
+
+[deadlines]
+gather_seconds = 30
+train_seconds = 60
+step_seconds = 15
+
+[schema]
+patient = "person"
+
+[schema.target]
+kind = "classes"
+column = "finding"
+values = ["clear", "spot"]
+
+[schema.image]
+name = "scan"
+channels = 1
+height = {SIDE}
+width = {SIDE}
+lower = 0
+upper = 255
+"""
+
+
+def write_images(path: Path, seed: int, people: int, *, targets: bool = True) -> None:
+    """Scans of one scanner: its own brightness, and a bright spot or none."""
+    rng = np.random.default_rng(seed)
+    scans = rng.integers(0, 60, (people, SIDE, SIDE)) + 40 * seed
+    spots = rng.integers(0, 2, people)
+    scans[spots == 1, 5:9, 5:9] += 80
+    arrays = {"scan": scans.astype(np.uint8)}
+    if targets:
+        arrays["person"] = np.array([f"person-{seed}-{number // 2}" for number in range(people)])
+        arrays["finding"] = np.array(["clear", "spot"])[spots]
+    np.savez_compressed(path, **arrays)
+
+
+def test_hospitals_with_images_train_a_lenet_and_answer(tmp_path: Path) -> None:
+    for seed, name in enumerate(NAMES):
+        write_images(tmp_path / f"{name}.npz", seed, 2 * PATIENTS)
+    questions = tmp_path / "questions.npz"
+    write_images(questions, 2, 5, targets=False)
+    with Processes(tmp_path / "logs") as processes:
+        hospitals = [Hospital(name, tmp_path / f"{name}.npz", "person", PATIENTS, 200.0) for name in NAMES]
+        federation = Federation(tmp_path, processes, "images", hospitals)
+        federation.found()
+        version = federation.enrol(["clinic"])
+        for name in NAMES:
+            policy = federation.home(name) / "local" / "policy.toml"
+            policy.write_text(policy.read_text().replace('models = ["mlp"]', 'models = ["lenet_gn"]'))
+        federation.start_coordinator()
+        for name in NAMES:
+            federation.start_silo(name)
+        federation.start_job(plan_text(version))
+        for _ in federation.watch():
+            pass
+        assert federation.status()["state"] == "release ready"
+        federation.publish()
+        answers = federation.ask("clinic", questions)
+        asked = sorted({row["silo"] for row in answers})
+        predicted = {
+            name: processes.run_json("silo.cli", "predict", federation.home(name), questions)["rows"] for name in asked
+        }
+        report = federation.audit(federation.export())
+    assert [row["row"] for row in answers] == [1, 2, 3, 4, 5]
+    for number, row in enumerate(answers):
+        assert row["label"] == predicted[row["silo"]][number]["label"], (
+            "an answer is what the hospital's own model says"
+        )
+    assert [ledger["verified"] for ledger in report["ledgers"]] == [True] * 3
