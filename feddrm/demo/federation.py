@@ -18,6 +18,7 @@ from feddrm.contract.kit import load_federation_root
 from feddrm.demo.processes import AGGREGATOR, AUDIT, QUERY, SILO, Daemon, Processes
 from feddrm.transport.client import probe_tls
 
+_TRANSCRIPT = "coordinator.transcript"
 # Short commands are mostly imports: two at a time keep two cores busy.
 _WORKERS = 2
 
@@ -190,9 +191,10 @@ class Federation:
         return rows
 
     def export(self) -> dict[str, Path]:
-        """Every silo exports its ledger for the auditor."""
+        """Every silo exports its ledger for the auditor, and the coordinator its transcript."""
         folder = self.directory / "audit"
         folder.mkdir(exist_ok=True)
+        self.processes.run(AGGREGATOR, "transcript", self.coordinator, "-o", folder / _TRANSCRIPT)
 
         def one(name: str) -> Path:
             bundle = folder / f"{name}.ledger"
@@ -216,7 +218,14 @@ class Federation:
 
     def _evidence(self, bundles: Mapping[str, Path]) -> list[str | Path]:
         root = self.directory / "audit" / "federation.root"
-        return [*bundles.values(), "--root", root, "--fingerprint", self.fingerprint]
+        transcript = self.directory / "audit" / _TRANSCRIPT
+        return [*bundles.values(), "--transcript", transcript, "--root", root, "--fingerprint", self.fingerprint]
+
+    def card(self, release: str) -> dict[str, Any]:
+        """The auditor's verdict on a release's model card."""
+        folder, root = self.coordinator / "releases" / release, self.directory / "audit" / "federation.root"
+        found = self.processes.run_json(AUDIT, "card", folder, "--root", root, accept=(0, 6))["cards"]
+        return {"file": str(folder / "card.md"), "verified": found[0]["verified"]}
 
 
 def free_port() -> int:

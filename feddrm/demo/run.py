@@ -109,7 +109,7 @@ def run(settings: Settings, say: Say) -> dict[str, Any]:
         say("Auditing every hospital's ledger, offline")
         bundles = federation.export()
         verdict = federation.audit(bundles)
-        report = federation.report(bundles)
+        report, card = federation.report(bundles), federation.card(release)
         checked = sums.check(status["history"], directory / "kept-updates", federation.coordinator)
     accuracy = measure(
         files.truth,
@@ -121,6 +121,7 @@ def run(settings: Settings, say: Say) -> dict[str, Any]:
     return {
         "directory": str(directory),
         "report": str(report),
+        "card": card,
         "seconds": round(time.monotonic() - started, 1),
         "plan": str(signed),
         "release": release,
@@ -189,6 +190,7 @@ def _privacy(status: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
     return {
         "rounds": status["rounds"],
         "evaluation": status["evaluation"],
+        "noise": status["noise"],
         "rounds_lost": [entry["round"] for entry in status["history"] if entry["outcome"] == "lost"],
         "plan_epsilon": next(iter(ledgers.values()))["plan_epsilon"],
         "delta": next(iter(ledgers.values()))["delta"],

@@ -100,6 +100,20 @@ def test_the_figures_that_the_readme_promises(killed: dict[str, Any]) -> None:
     check_figures(killed)
 
 
+def test_the_sums_hold_the_noise_that_was_planned_and_the_card_is_signed(
+    killed: dict[str, Any], installed: Installed
+) -> None:
+    """Measured where the sums hold nothing else; in the status, in the card, and in the audit by the transcript."""
+    noise = killed["noise"]
+    assert not noise["short"]
+    assert noise["ratio"] == pytest.approx(1, abs=6 * (2 / noise["places"]) ** 0.5)
+    assert killed["card"]["verified"]
+    card, report = Path(killed["card"]["file"]), Path(killed["report"])
+    said = noise["says"].split("; ")[0]
+    assert said in " ".join(card.read_text(encoding="utf-8").split())
+    assert said in " ".join(report.read_text(encoding="utf-8").split())
+
+
 def test_all_hospitals_spend_the_same_and_every_ledger_verifies(killed: dict[str, Any]) -> None:
     assert len(killed["silos"]) == 6
     assert all(silo["ledger_verified"] for silo in killed["silos"])
