@@ -245,7 +245,11 @@ def release_card(
     operator: OperatorOption,
     form: FormatOption = Format.TEXT,
 ) -> None:
-    """Print a release's model card (Markdown), from the plan and the statement that silos signed."""
+    """Print a release's model card (Markdown), from the plan and the statement that silos signed.
+
+    What it says of noise in the sums is the coordinator's word. In the release's directory the card is signed:
+    feddrm-audit card verifies it there.
+    """
     from aggregator.homes import load_operator_home
     from aggregator.operator_client import OperatorClient
     from feddrm.contract.release import verify_release
@@ -253,11 +257,12 @@ def release_card(
 
     with OperatorClient(operator) as client:
         found = next((r for r in client.releases().releases if r.id == release), None)
+        status = client.status()
     if found is None:
         raise InputError(f"There is no release {release}.", remedy="See: release list")
     # The coordinator's word is not taken: signatures are checked against the operator's own roster.
     verified = verify_release(found.statement, plan=found.signed_plan, roster=load_operator_home(operator).roster)
-    card = render_card(verified)
+    card = render_card(verified, status.noise if status.plan == found.plan else None)
     emit(form, {"id": verified.id, "card": card}, card.rstrip())
 
 
