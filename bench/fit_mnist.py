@@ -25,7 +25,7 @@ from privacy.noise import GaussianSource, grid_for
 
 WIDTH = 32
 # Weight of the brightness that goes round GroupNorm.
-BRIGHTNESS = 3.5
+BRIGHTNESS = 2.8
 # Its event is PoissonSubsampledGaussian(noise_multiplier, 0.05, 150).
 TRAINING = Training(
     rounds=30,

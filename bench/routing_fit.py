@@ -63,8 +63,8 @@ class Job:
 # By what a job's whole epsilon comes to; MNIST's by the fit's own, beside stage 1 at epsilon 3.
 MNIST_HEADS = PersonalHead(steps=60, sampling_rate=0.2, noise_multiplier=8.0, learning_rate=6.0)
 MNIST = {
-    0.5: Job(Fit(50, 49.8, 64.0, 0.9, 26, 5), MNIST_HEADS),
-    0.25: Job(Fit(50, 94.3, 64.0, 0.9, 26, 5), MNIST_HEADS),
+    0.5: Job(Fit(50, 49.8, 64.0, 0.9, 26, 6), MNIST_HEADS),
+    0.25: Job(Fit(50, 94.3, 64.0, 0.9, 26, 6), MNIST_HEADS),
 }
 HEART = {
     8.0: Job(Fit(10, 4.2, 8.0, 0.8, 6, 3), _heads(2.7, 1.0)),
