@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -27,7 +27,7 @@ from privacy.note import Head, check_origin, sign_head
 class Ledger:
     """One log. Get one by `Ledger.open` (the agent; exclusive) or `Ledger.read` (anybody on the machine; a snapshot).
 
-    A leaf is durable when `append` returns. Safe to call from several threads.
+    A leaf is durable when `append` returns, or inside `together` when that ends. Safe to call from several threads.
     """
 
     def __init__(self, path: Path, origin: str, bodies: list[bytes], records: list[Record], head: Head) -> None:
@@ -39,6 +39,7 @@ class Ledger:
         self._head = head
         self._guard = threading.RLock()
         self._database: sqlite3.Connection | None = None
+        self._together = False
         self._signer: Ed25519PrivateKey | None = None
         self._lock: int | None = None
 
@@ -154,6 +155,28 @@ class Ledger:
         with self._guard:
             return self._append(leaf, now_ms, self._signer)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Make the leaves that are appended inside durable by one write at the end, all or none; until then nobody who
+        reads the file sees any of them.
+
+        They are written when an exception ends it as well: leaves say what has happened.
+
+        Raises:
+            LedgerError, LedgerCorrupt: as `append`, which may show here only.
+        """
+        with self._guard:
+            if self._together:
+                yield
+                return
+            self._together = True
+            try:
+                yield
+            finally:
+                self._together = False
+                if self._database is not None and self._database.in_transaction:
+                    self._commit(self._database)
+
     def hand_over(self, signer: Ed25519PrivateKey, *, now_ms: int) -> int:
         """Let another key sign from here on; returns the number of the SUCCESSOR leaf, which both keys sign.
 
@@ -232,22 +255,31 @@ class Ledger:
         assert self._database is not None  # noqa: S101 - checked by append
         database = self._database
         try:
-            database.execute("BEGIN IMMEDIATE")
-            try:
-                stored = database.execute("SELECT note FROM heads ORDER BY size DESC LIMIT 1").fetchone()
-                if stored is None or bytes(stored[0]) != self._head.note:
-                    raise LedgerCorrupt(f"somebody else has written to the ledger {self.path}")
-                database.execute("INSERT INTO leaves VALUES (?, ?)", (self.size, body))
-                database.execute("INSERT INTO heads VALUES (?, ?)", (self.size + 1, note))
-                database.execute("COMMIT")
-            except BaseException:
-                if database.in_transaction:
-                    database.execute("ROLLBACK")
-                raise
-        except (sqlite3.Error, LedgerCorrupt) as error:
-            # Whether the commit reached the disk is unknown now. Nothing more is written until a fresh open has
-            # read what is there.
-            self.close()
-            if isinstance(error, LedgerCorrupt):
-                raise
+            if not database.in_transaction:
+                database.execute("BEGIN IMMEDIATE")
+            stored = database.execute("SELECT note FROM heads ORDER BY size DESC LIMIT 1").fetchone()
+            if stored is None or bytes(stored[0]) != self._head.note:
+                raise LedgerCorrupt(f"somebody else has written to the ledger {self.path}")
+            database.execute("INSERT INTO leaves VALUES (?, ?)", (self.size, body))
+            database.execute("INSERT INTO heads VALUES (?, ?)", (self.size + 1, note))
+        except BaseException as error:
+            self._give_up(database, error)
+            raise
+        if not self._together:
+            self._commit(database)
+
+    def _commit(self, database: sqlite3.Connection) -> None:
+        try:
+            database.execute("COMMIT")
+        except BaseException as error:
+            self._give_up(database, error)
+            raise
+
+    def _give_up(self, database: sqlite3.Connection, error: BaseException) -> None:
+        """Whether a commit reached the disk is unknown now. Nothing more is written until a fresh open has read what is
+        there."""
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        self.close()
+        if isinstance(error, sqlite3.Error):
             raise LedgerError(f"the ledger {self.path} cannot be written: {error}") from error

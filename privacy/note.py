@@ -15,8 +15,9 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.bindings import crypto_sign_BYTES, crypto_sign_open, crypto_sign_PUBLICKEYBYTES
+from nacl.exceptions import BadSignatureError
 
 from privacy.errors import MalformedError
 
@@ -97,10 +98,8 @@ def open_head(note: bytes, origin: str, key: bytes) -> Head:
             break
     else:
         raise InvalidNoteError(f"the tree head carries no signature of the key of {origin}")
-    try:
-        Ed25519PublicKey.from_public_bytes(key).verify(blob[4:], text)
-    except (InvalidSignature, ValueError) as error:
-        raise InvalidNoteError(f"the signature on the tree head of {origin} does not verify") from error
+    if not _signed(text, blob[4:], key):
+        raise InvalidNoteError(f"the signature on the tree head of {origin} does not verify")
     lines = text.decode("utf-8").split("\n")
     if len(lines) != 4 or lines[3] or not _SIZE.match(lines[1]):
         raise MalformedError("the text of a tree head is origin, size and root")
@@ -110,6 +109,18 @@ def open_head(note: bytes, origin: str, key: bytes) -> Head:
     if len(root) != 32:
         raise MalformedError("the root of a tree head is not 32 bytes")
     return Head(origin, int(lines[1]), root, text + _signature_line(origin, key, blob[4:]))
+
+
+def _signed(text: bytes, signature: bytes, key: bytes) -> bool:
+    # By libsodium, in less than half the time of OpenSSL: a silo verifies a head of every peer in every round. What it
+    # refuses beyond (keys and points of low order) no signer makes.
+    if len(signature) != crypto_sign_BYTES or len(key) != crypto_sign_PUBLICKEYBYTES:
+        return False
+    try:
+        crypto_sign_open(signature + text, key)
+    except BadSignatureError:
+        return False
+    return True
 
 
 def _text(origin: str, size: int, root: bytes) -> bytes:

@@ -34,6 +34,7 @@ from silo.effects import (
     Event,
     Fetched,
     FetchSum,
+    ForgetDeleted,
     LoadData,
     Log,
     ReleaseSigned,
@@ -54,6 +55,7 @@ from silo.worker import Worker
 logger = logging.getLogger("silo")
 
 _CLOCK_TOLERANCE_MS: Final = 120_000
+_FORGET_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Agent:
         self._outbox: asyncio.Queue[SiloEvent] | None = None
         self._upload: tuple[bytes, asyncio.Task[None]] | None = None
         self._fetching: set[bytes] = set()
+        self._forgetting = False
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -229,6 +232,10 @@ class Agent:
                     logger.log(logging.WARNING if effect.warning else logging.INFO, effect.text)
                 case StopTraining():
                     self._stop_training.set()
+                case ForgetDeleted():
+                    if not self._forgetting:
+                        self._forgetting = True
+                        self._start(self._forget_deleted())
                 case LoadData() | Train() | Contribute() | Tune() | Upload() | FetchSum():
                     self._begin(effect)
 
@@ -250,6 +257,12 @@ class Agent:
                 if effect.blob not in self._fetching:
                     self._fetching.add(effect.blob)
                     self._start(self._fetch(effect))
+
+    async def _forget_deleted(self) -> None:
+        # It costs two syncs, and rounds that follow at once can share them.
+        await asyncio.sleep(_FORGET_SECONDS)
+        self._forgetting = False
+        self._context.state.forget_deleted()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._group.create_task(self._survive(work))

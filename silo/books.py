@@ -251,7 +251,10 @@ class Books:
             raise LookupError("a round is joined that was not charged and committed")
         shown = shown_sizes(self._context.state)
         recent = sorted(shown | {ledger.size})[-_REMEMBERED:]
-        self._context.state.set_fact(SHOWN, " ".join(map(str, recent)).encode())
+        # Durable before R3 at the latest, the first message that anybody builds on. What the loss of power takes of it
+        # before, peers that saw the proof still hold against an older ledger, and an honest coordinator asks for.
+        with self._context.state.soon():
+            self._context.state.set_fact(SHOWN, " ".join(map(str, recent)).encode())
         succession = ledger.succession()[-(MAXIMUM_LEAVES - 2) :]
         return make_proof(ledger, (reservation.leaf, commit, *succession), sizes, sorted(shown)[-_UNASKED:])
 

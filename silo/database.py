@@ -1,7 +1,8 @@
 """The silo's durable memory: one SQLite file with WAL and synchronous=FULL (design 6 and 9).
 
-Every method that writes has committed, durably, when it returns, so that the caller may act on it. Protocol keys,
-shares, masks and seeds are never here: a session of another process is dead.
+Every method that writes has committed, durably, when it returns, so that the caller may act on it; but for what its
+caller puts into `one_write` or `soon`. Protocol keys, shares, masks and seeds are never here: a session of another
+process is dead.
 """
 
 from __future__ import annotations
@@ -74,10 +75,15 @@ LEDGER_REMEDY: Final = (
 
 
 class Database:
-    """The silo's memory. One process at a time writes (silo.home.exclusive); others may read."""
+    """The silo's memory. One process at a time writes (silo.home.exclusive); others may read.
+
+    Attributes:
+        remains: whether something was deleted that `forget_deleted` has not cut from the write-ahead log yet.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
+        self.remains = False
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -128,22 +134,45 @@ class Database:
     def forget_deleted(self) -> None:
         """Cut the write-ahead log, which keeps what was deleted until then. A reader in the way postpones that."""
         self._db.execute(f"PRAGMA busy_timeout={_CHECKPOINT_WAIT_MS}")
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         self._db.execute(f"PRAGMA busy_timeout={_WAIT_MS}")
+        self.remains = bool(busy)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Make several writes one durable step."""
-        if self._db.in_transaction:
-            yield
-            return
-        self._db.execute("BEGIN IMMEDIATE")
+        """Make several writes one durable step, all or none of them."""
+        nested = self._db.in_transaction
+        self._db.execute("SAVEPOINT step" if nested else "BEGIN IMMEDIATE")
         try:
             yield
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK TO step" if nested else "ROLLBACK")
             raise
-        self._db.execute("COMMIT")
+        self._db.execute("RELEASE step" if nested else "COMMIT")
+
+    @contextmanager
+    def one_write(self) -> Iterator[None]:
+        """Let all steps inside share one write to the disk, at the end; also when an exception ends it, for each says
+        what had happened by then."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("COMMIT")
+
+    @contextmanager
+    def soon(self) -> Iterator[None]:
+        """Writes inside survive this process at once, but the loss of power only with the next write outside."""
+        if self._db.in_transaction:
+            yield
+            return
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        try:
+            yield
+        finally:
+            self._db.execute("PRAGMA synchronous=FULL")
 
     # facts: small named values
 

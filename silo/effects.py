@@ -112,6 +112,11 @@ class ReleaseSigned:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetDeleted:
+    """Cut what was deleted from the state's files, in a moment: nothing waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """A sentence for the silo's own log; it never leaves the hospital."""
 
@@ -119,7 +124,9 @@ class Log:
     warning: bool = False
 
 
-Effect = Send | LoadData | Train | Contribute | Tune | StopTraining | Upload | FetchSum | ReleaseSigned | Log
+Effect = (
+    Send | LoadData | Train | Contribute | Tune | StopTraining | Upload | FetchSum | ReleaseSigned | ForgetDeleted | Log
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from silo.effects import (
     Effect,
     Event,
     Fetched,
+    ForgetDeleted,
     LoadData,
     Log,
     Send,
@@ -125,7 +126,8 @@ class Participant:
             effects = self._handle(event, now_ms)
         except Exception as error:  # noqa: BLE001 - the boundary
             effects = [internal_error(error, type(event).__name__), *self._collapse(event, now_ms)]
-        return [*effects, *self.tick(now_ms)]
+        effects += self.tick(now_ms)
+        return [*effects, ForgetDeleted()] if self._context.state.remains else effects
 
     def _sign_due(self, now_ms: int) -> list[Effect]:
         job = self._context.state.active_job() if self._proposals.busy else None

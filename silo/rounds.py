@@ -98,6 +98,14 @@ class Rounds:
             asked_ms: when it arrived.
             problem: why the records cannot be used, if so.
         """
+        # All leaves by one write, then all marks by another. A crash between the two leaves a charged round that was
+        # not entered: it is spent (`recover`) and never worked on again, as after a crash in the middle of its work.
+        with self._context.state.one_write(), self._context.ledger.together():
+            return self._announce(event, job, work, now_ms, asked_ms, problem)
+
+    def _announce(
+        self, event: Announce, job: Job, work: Work, now_ms: int, asked_ms: int, problem: str
+    ) -> list[Effect]:
         opened = hashlib.sha256(event.frame.body).digest()
         if self.current is not None and self.current.opened == opened:
             return self._again()

@@ -223,9 +223,14 @@ class Session:
         return [Send(SiloFrame(shares))]
 
     def _witness(self, proofs: Mapping[str, bytes]) -> None:
-        """Check the peers' ledgers and keep their heads, by one write; those before a fault are kept as well."""
+        """Check the peers' ledgers and keep their heads; those before a fault are kept as well.
+
+        They are durable before R3 (`_mask`), by which this silo first gives something for what they prove: R2 holds
+        shares of keys that were made for this session and hide nothing yet.
+        """
         found: tuple[str, LedgerFault | UnaskedFault] | None = None
-        with self._context.state.transaction():
+        state = self._context.state
+        with state.soon(), state.transaction():
             for peer, proof in proofs.items():
                 try:
                     self._books.witness(self._work, peer, proof, self.announcement)

@@ -104,7 +104,7 @@ class State(Database):
         with self.transaction():
             self._db.execute("UPDATE jobs SET ended=? WHERE plan=? AND ended IS NULL", (reason or "ended", plan))
             self._db.execute("DELETE FROM updates WHERE plan=?", (plan,))
-        self.forget_deleted()
+        self.remains = True
 
     def model(self, plan: bytes, round_number: int) -> Int64s | None:
         """The job's state after a round (feddrm.method.progress), int64[n]; the last two are kept."""
@@ -251,7 +251,7 @@ class State(Database):
             self._db.execute("DELETE FROM models WHERE plan=? AND round<?", (plan, round_number - 1))
             self._db.execute("UPDATE jobs SET round=? WHERE plan=?", (round_number, plan))
             self._db.execute("DELETE FROM updates WHERE plan=?", (plan,))
-        self.forget_deleted()
+        self.remains = True
 
     def keep_evidence(self, plan: bytes, round_number: int, text: str) -> None:
         """Keep a signed outcome, as JSON, for the day that another one of the same round appears."""

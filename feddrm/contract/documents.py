@@ -12,6 +12,7 @@ import binascii
 import difflib
 import json
 import re
+import tomllib
 from functools import lru_cache
 from typing import Annotated, Any, Final, TypeVar, cast
 
@@ -138,6 +139,24 @@ def validate(raw: object, model: type[D]) -> D:
         TypeError: holds something that JSON does not know, such as a date.
     """
     return model.model_validate_json(json.dumps(raw), strict=True)
+
+
+def parse_toml(text: str, model: type[D]) -> D:
+    """Validate a TOML text as `validate` does.
+
+    Raises:
+        tomllib.TOMLDecodeError, RecursionError: no TOML.
+        ValidationError, TypeError: as `validate`.
+    """
+    # A hospital's policy is read from its file before every round, and the same text is the same frozen document.
+    return cast(D, (_remembered_toml if len(text) <= _REMEMBERED_BYTES else _parse_toml)(text, model))
+
+
+def _parse_toml(text: str, model: type[Document]) -> Document:
+    return validate(tomllib.loads(text), model)
+
+
+_remembered_toml: Final = lru_cache(maxsize=16)(_parse_toml)
 
 
 def explain(error: ValidationError, raw: object, model: type[Document]) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
-from feddrm.contract.documents import explain, validate
+from feddrm.contract.documents import explain, parse_toml
 from feddrm.contract.errors import AlreadyRunningError, FeddrmError, InputError, NotAuthorisedError
 from feddrm.contract.names import Document
 
@@ -239,18 +239,17 @@ def load_document(path: Path, model: type[D]) -> D:
     Raises:
         InputError: names the file, the key and the remedy.
     """
+    text = read_text(path)
     try:
-        raw = tomllib.loads(read_text(path))
+        return parse_toml(text, model)
+    except ValidationError as error:
+        problem, remedy = explain(error, tomllib.loads(text), model)
+        raise InputError(f"{path}: {problem}.", remedy=remedy) from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not valid TOML: {str(error)[:1].lower()}{str(error)[1:]}.") from error
     except RecursionError as error:
         raise InputError(f"{path} is not valid TOML: it is nested too deeply.") from error
-    try:
-        return validate(raw, model)
-    except ValidationError as error:
-        problem, remedy = explain(error, raw, model)
-        raise InputError(f"{path}: {problem}.", remedy=remedy) from error
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise InputError(f"{path}: dates and times are not used in this file.", remedy="Put them in quotes.") from error
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.bindings import crypto_sign_BYTES, crypto_sign_open, crypto_sign_PUBLICKEYBYTES
+from nacl.exceptions import BadSignatureError
 
 from feddrm.contract.errors import MalformedError, VerificationError
 
@@ -102,9 +103,13 @@ def signers(signed: Signed, label: bytes) -> frozenset[bytes]:
 
 
 def _signed_by(key: bytes, signature: bytes, message: bytes) -> bool:
+    # By libsodium, in less than half the time of OpenSSL: a silo verifies t acks in every round. What it refuses beyond
+    # (keys and points of low order, under which one signature fits any message) no signer makes.
+    if len(signature) != crypto_sign_BYTES or len(key) != crypto_sign_PUBLICKEYBYTES:
+        return False
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
-    except (InvalidSignature, ValueError):
+        crypto_sign_open(signature + message, key)
+    except BadSignatureError:
         return False
     return True
 

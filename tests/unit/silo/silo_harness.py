@@ -52,6 +52,7 @@ from silo.effects import (
     Effect,
     Fetched,
     FetchSum,
+    ForgetDeleted,
     LoadData,
     Log,
     Send,
@@ -263,7 +264,10 @@ class House:
     def handle(self, event: Any, now_ms: int = NOW) -> list[Any]:
         """Give an event to the participant and carry out what it asks; returns what it sent."""
         before = len(self.sent)
-        self.perform(self.participant.handle(event, now_ms))
+        effects = self.participant.handle(event, now_ms)
+        self.perform(effects)
+        if self.hold is not ForgetDeleted and any(isinstance(effect, ForgetDeleted) for effect in effects):
+            self.state.forget_deleted()
         return self.sent[before:]
 
     def perform(self, effects: Iterable[Effect]) -> None:
