@@ -55,14 +55,14 @@ def judge(
     mean = {name: np.mean([silo[name] for silo in networks], axis=0) for name in networks[0]}
     answers = Answers(logits, _logits(network, mean, federation.features), federation.targets, federation.home)
     if not method.routes:
-        return Judged(measure(answers, None), 0)
+        return Judged(measure(answers, None, alike=not method.personal and not method.tunes), 0)
     load(network, networks[0])
     queries = _embeddings(network, federation.features)
     if method.fits:
         router, volume = fit(settings.fit, federation, network, plan, noise, seed)
     else:
         router, volume = _stage1(settings, federation, networks[0]), 0
-    return Judged(measure(answers, first_or_both(router, queries, settings.fit.tie)), volume)
+    return Judged(measure(answers, first_or_both(router, queries, settings.fit.tie, fitted=method.fits)), volume)
 
 
 def fit(

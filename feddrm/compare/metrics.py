@@ -74,13 +74,14 @@ class Quality:
         return {name: _rounded(value) for name, value in asdict(self).items()}
 
 
-def measure(answers: Answers, routes: Numbers | None) -> Quality:
+def measure(answers: Answers, routes: Numbers | None, *, alike: bool = False) -> Quality:
     """Judge the models.
 
     Args:
         answers: of all models.
         routes: int64[m, 1 or 2], the silos that each record is shown to, the second -1 where there is none; None
             without a router.
+        alike: all silos have the same model, so that one of them is asked.
 
     Raises:
         ValueError: there are no records, or the shapes differ.
@@ -96,7 +97,7 @@ def measure(answers: Answers, routes: Numbers | None) -> Quality:
     votes = np.stack([(said == label).sum(axis=1) for label in range(classes)], axis=1)
     vote = votes.argmax(axis=1) == targets
     if routes is None:
-        served, routing, asked = vote, None, float(silos)
+        served, routing, asked = vote, None, 1.0 if alike else float(silos)
     else:
         served = _opinion(probabilities, routes) == targets
         routing = float((routes[:, 0] == home).mean())
@@ -143,11 +144,19 @@ def first(router: Router, phi: Floats) -> Numbers:
     return chosen
 
 
-def first_or_both(router: Router, phi: Floats, tie: float) -> Numbers:
+def first_or_both(router: Router, phi: Floats, tie: float, *, fitted: bool) -> Numbers:
     """int64[m, 2]: the best-matching silo, and the second where its density ratio is more than `tie` times the first's,
     else -1.
+
+    Args:
+        router: of the release.
+        phi: float32[m, d].
+        tie: in (0, 1].
+        fitted: whether the head comes from stage 2, whose logits are log density ratios times the norm of [phi, 1].
     """
     ratios = router.log_ratios(phi)
+    if fitted:
+        ratios = ratios / np.sqrt(1.0 + np.square(phi.astype(np.float64)).sum(axis=1, keepdims=True))
     order = np.argsort(-ratios, axis=1, kind="stable")[:, :2]
     rows = np.arange(len(ratios))
     near = ratios[rows, order[:, 1]] - ratios[rows, order[:, 0]] > np.log(tie)
