@@ -135,7 +135,7 @@ def _relay(member: SiloHome, context: Context, settings: AgentSettings) -> Relay
 
     def width(release: bytes) -> int | None:
         plan = released.plan(release)
-        return None if plan is None or problem(release) else plan.schema_.width
+        return None if plan is None or problem(release) else plan.width
 
     answerer = Answerer(
         answers=Answers(context.state),

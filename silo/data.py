@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from feddrm.contract.errors import InputError
+from feddrm.contract.models import Frozen
+from feddrm.contract.plan import Plan
 from feddrm.contract.schema import Schema
 from feddrm.features import Dataset, encode, read_table, training_data
 from silo.home import Home
@@ -35,6 +37,30 @@ def records_path(home: Home) -> Path:
         InputError: data.toml is missing or malformed.
     """
     return home.local / home.data_settings().records
+
+
+def extractor_path(home: Home) -> Path | None:
+    """The public feature extractor that local/data.toml names, if it does.
+
+    Raises:
+        InputError: data.toml is missing or malformed.
+    """
+    name = home.data_settings().extractor
+    return None if name is None else home.local / name
+
+
+def with_features(home: Home, plan: Plan, dataset: Dataset) -> Dataset:
+    """What the plan's network is given of encoded records: themselves, unless it has a feature extractor.
+
+    Raises:
+        InputError: the extractor's file is missing, another one than the plan's, or unusable.
+        MissingExtraError: torch is not installed.
+    """
+    if not isinstance(plan.model, Frozen):
+        return dataset
+    from feddrm.method.extractor import extracted
+
+    return replace(dataset, features=extracted(plan, extractor_path(home), dataset.features))
 
 
 def load_records(home: Home, schema: Schema) -> Records:

@@ -45,11 +45,13 @@ class DataSettings(Document):
         patient: the column that names the patient, the unit of privacy. A plan that takes another column for it (a
             visit, say) would protect less than it claims, and is declined. Fixed for life.
         public_size: approximate number of patients, from a public fact or a charged noisy count; fixed for life.
+        extractor: file of the public feature extractor, for plans with a "frozen" model; a path as that of `records`.
     """
 
     records: Annotated[str, Field(min_length=1)]
     patient: ColumnName
     public_size: Annotated[int, Field(ge=1, le=10**9)]
+    extractor: Annotated[str, Field(min_length=1)] | None = None
 
 
 DATA_FILE: Final = "data.toml"

@@ -16,7 +16,7 @@ from feddrm.contract.plan import Plan
 from feddrm.contract.policy import POLICY_FILE, Policy, objections
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import verify_plan
-from silo.data import check_records, records_path
+from silo.data import check_records, records_path, with_features
 from silo.home import Home
 
 _CLOCK_TOLERANCE_MS: Final = 120_000
@@ -132,5 +132,5 @@ def _data(home: Home, plan: Plan | None) -> str:
             f"The plan takes column {plan.schema_.patient} for the patient, local/data.toml says {patient}.",
             remedy="Decline the plan, unless data.toml is wrong: the patient is what privacy is promised to.",
         )
-    dataset = check_records(home, plan.schema_)
+    dataset = with_features(home, plan, check_records(home, plan.schema_))
     return f"{len(dataset)} records of {len(set(dataset.patients))} patients fit the schema"

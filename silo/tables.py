@@ -11,10 +11,11 @@ from feddrm.contract.plan import Plan
 from feddrm.features import encode, read_table
 from feddrm.method.progress import shared_model
 from silo.context import Work
+from silo.data import with_features
 from silo.database import NO_RESTORE
 from silo.home import Home
 from silo.state import State
-from silo.workshop import make_predictor
+from silo.workshop import make_predictor, require_torch
 
 
 def predict(home: Home, me: str, file: Path) -> tuple[dict[str, object], list[tuple[int, str, float]]]:
@@ -42,7 +43,8 @@ def predict(home: Home, me: str, file: Path) -> tuple[dict[str, object], list[tu
     if model is None or personal is None:
         raise InputError(f"{home.database} holds no model of its last round.", remedy=NO_RESTORE)
     plan = work.plan.at(me)
-    dataset = encode(read_table(file), plan.schema_, targets=False)
+    require_torch(home.settings().torch_threads)
+    dataset = with_features(home, plan, encode(read_table(file), plan.schema_, targets=False))
     shared = shared_model(work.plan, work.layout, model)
     predictor = make_predictor(plan, shared, personal[1], home.settings().torch_threads)
     prediction = predictor.predict(dataset.features)

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from feddrm.features import Dataset
 from feddrm.method.evaluation import held_out
 from feddrm.method.layout import layout_of
 from silo.boundary import INTERNAL, survivable
-from silo.data import Records, load_records
+from silo.data import Records, load_records, with_features
 from silo.effects import (
     Contribute,
     Contributed,
@@ -117,6 +118,7 @@ class Workshop:
         try:
             records = load_records(self._home, effect.plan.at(self._me).schema_)
             require_torch(self._threads)
+            records = replace(records, dataset=with_features(self._home, effect.plan, records.dataset))
             nonce = self._entropy(32)
             loaded = DataLoaded(
                 effect.plan_hash, self._commit(records.digest, nonce), nonce, records.patient, records.public_size

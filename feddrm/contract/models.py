@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from feddrm.contract.architecture import Architecture, Shape, TensorSpec, convolution, linear, norm
+from feddrm.contract.documents import Hash
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 
@@ -162,7 +163,42 @@ class ResNet18Gn(Architecture):
         return f"{self.kind} 1 {shape}"
 
 
-AnyModel = Annotated[Mlp | Linear | LenetGn | ResNet18Gn, Field(discriminator="kind")]
+class Frozen(Architecture):
+    """A public feature extractor that nobody trains, and a multilayer perceptron on what it extracts.
+
+    Every silo and every querier has the extractor as a file; the plan names the one that counts by its hash. Each
+    record's output is normalised to mean 0 and variance 1 and cut at four deviations, so that features lie in [-1, 1].
+
+    Attributes:
+        sha256: of the file.
+        form: as torch.jit.save or torch.export.save writes it.
+        features: length of its output.
+    """
+
+    kind: Literal["frozen"]
+    sha256: Hash
+    form: Literal["torchscript", "export"]
+    features: Width
+    hidden: Annotated[tuple[Width, ...], Field(min_length=1, max_length=8)]
+
+    def inputs(self, shape: Shape) -> Shape:  # noqa: ARG002 - as in every kind
+        """What was extracted."""
+        return (self.features,)
+
+    def trunk(self, shape: Shape) -> tuple[TensorSpec, ...]:
+        """A weight and a bias for each hidden layer."""
+        return tuple(_perceptron(math.prod(shape), self.hidden))
+
+    def embedding(self, shape: Shape) -> int:  # noqa: ARG002 - as in every kind
+        """Width of the last hidden layer."""
+        return self.hidden[-1]
+
+    def text(self, shape: Shape) -> str:  # noqa: ARG002 - as in every kind
+        """The extractor."""
+        return f"{self.kind} 1 {self.sha256.hex()}"
+
+
+AnyModel = Annotated[Mlp | Linear | LenetGn | ResNet18Gn | Frozen, Field(discriminator="kind")]
 
 
 def _check_image(kind: str, shape: Shape, smallest: int) -> None:

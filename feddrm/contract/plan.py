@@ -101,7 +101,7 @@ class Plan(Grown):
     def _sound(self) -> Self:
         if self.training.rounds * self.training.local_steps > MAXIMUM_STEPS:
             raise ValueError(f"training: rounds * local_steps must stay below {MAXIMUM_STEPS}")
-        self.model.check(self.shape)
+        self.model.check(self.schema_.shape)
         _in_section("model.personal", lambda: self.personal)
         if self.training.head_steps and not 0 < len(self.personal) < len(self.tensors):
             raise ValueError("training.head_steps: needs personal tensors and shared ones (model.personal)")
@@ -193,6 +193,11 @@ class Plan(Grown):
     def shape(self) -> Shape:
         """What the network is given of one record."""
         return self.model.inputs(self.schema_.shape)
+
+    @property
+    def width(self) -> int:
+        """How many numbers the network is given of one record, each in [-1, 1]."""
+        return math.prod(self.shape)
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:

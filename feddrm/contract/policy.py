@@ -151,7 +151,8 @@ rounds_without_release = 0
 [jobs]
 # Public keys of operators whose plans are considered; `feddrm-silo join` prints your federation's.
 operators = []
-# Kinds of model: "mlp", "linear" (see also queries.linear), "lenet_gn", "resnet18_gn"
+# Kinds of model: "mlp", "linear" (see also queries.linear), "lenet_gn", "resnet18_gn",
+# "frozen" (whose extractor is a program: put its file here yourself, from whom you trust; see data.toml)
 models = []
 # Fewest hospitals whose updates may be added up (a sum over few tells more about each):
 smallest_cohort = 3
@@ -188,6 +189,10 @@ DATA_TEMPLATE: Final = """\
 # Approximate number of patients, from a public fact (an annual report), never counted from the table itself:
 # whoever sees the model's steps may learn it. It is fixed for this hospital's life at its first use.
 # public_size = 1000
+
+# The file of a public feature extractor, for plans with a "frozen" model. Loading it runs it as a program, so take it
+# from whom you trust; the plan says which one it must be, by its SHA-256.
+# extractor = "encoder.pt"
 """
 
 AGENT_TEMPLATE: Final = """\

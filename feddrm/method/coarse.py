@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from feddrm.contract.errors import MalformedError
-from feddrm.contract.models import Linear, Mlp
+from feddrm.contract.models import Frozen, Linear, Mlp
 from feddrm.contract.plan import Plan
 from feddrm.contract.schema import Column, Numeric, Schema
 from feddrm.method.layout import embedding_width, layout_of
@@ -64,12 +64,13 @@ def unit_bounds(plan: Plan, trunk: Tensors) -> Floats:
     """
     part_hash(layout_of(plan), "trunk", trunk)
     model = plan.model
-    if not isinstance(model, Mlp | Linear):
+    if not isinstance(model, Mlp | Linear | Frozen):
         factor, offset = (trunk[f"trunk.embedding_norm.{name}"].astype(np.float64) for name in ("weight", "bias"))
         return np.clip(offset + _DEVIATIONS * np.abs(factor), 0.0, _LARGEST)
     if not model.hidden:
         return np.ones(plan.schema_.width)
-    low, high = _after_features(plan.schema_, trunk["trunk.0.weight"].astype(np.float64))
+    first = trunk["trunk.0.weight"].astype(np.float64)
+    low, high = _after_extractor(first) if isinstance(model, Frozen) else _after_features(plan.schema_, first)
     for layer in range(len(model.hidden)):
         bias = trunk[f"trunk.{layer}.bias"].astype(np.float64)
         if layer:
@@ -89,6 +90,12 @@ def feature_bounds(schema: Schema) -> Floats:
         low[0] = -1.0 if isinstance(column, Numeric) else 0.0
         parts.append(low)
     return np.concatenate(parts)
+
+
+def _after_extractor(weight: Floats) -> tuple[Floats, Floats]:
+    """As `_after_features`, of normalised features: d of them, whose squares add up to d / 16 at most."""
+    reach = np.minimum(np.abs(weight).sum(axis=1), np.linalg.norm(weight, axis=1) * math.sqrt(weight.shape[1]) / 4)
+    return -reach, reach
 
 
 def _after_features(schema: Schema, weight: Floats) -> tuple[Floats, Floats]:

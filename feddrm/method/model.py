@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -31,7 +30,7 @@ class TwoHeads(nn.Module):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self.width = math.prod(plan.shape)
+        self.width = plan.width
         self.trunk = make_trunk(plan.model, plan.shape)
         self.routing_head = nn.Linear(embedding_width(plan), len(plan.silos))
         self.target_head = nn.Linear(embedding_width(plan), len(plan.schema_.target.classes))
@@ -155,7 +154,7 @@ class Predictor:
 
     def __init__(self, plan: Plan, model: Model, personal: Model) -> None:
         self._module = build(plan).eval()
-        self._width = math.prod(plan.shape)
+        self._width = plan.width
         load_vectors(self._module, layout_of(plan), model, personal)
 
     def predict(self, features: npt.NDArray[np.float32]) -> Prediction:
@@ -188,7 +187,7 @@ class Embedder:
         part_hash(layout_of(plan), "trunk", tensors)
         module = build(plan)
         load(module, tensors)
-        return cls(module, math.prod(plan.shape))
+        return cls(module, plan.width)
 
     def embed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """phi float32[n, embedding width] of features float32[n, d].

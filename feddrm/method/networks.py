@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from feddrm.contract.architecture import Architecture, Shape, groups_of
-from feddrm.contract.models import LenetGn, Linear, Mlp, ResNet18Gn
+from feddrm.contract.models import Frozen, LenetGn, Linear, Mlp, ResNet18Gn
 
 
 @singledispatch
@@ -42,7 +42,7 @@ class Perceptron(nn.ModuleList):
 
 
 @make_trunk.register
-def _perceptron(model: Mlp | Linear, shape: Shape) -> nn.Module:
+def _perceptron(model: Mlp | Linear | Frozen, shape: Shape) -> nn.Module:
     tensors = [tensor for tensor in model.trunk(shape) if len(tensor.shape) == 2]
     return Perceptron(nn.Linear(tensor.shape[1], tensor.shape[0]) for tensor in tensors)
 

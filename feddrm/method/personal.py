@@ -68,7 +68,7 @@ def fine_tune(
         InputError: the data have no targets or another width, or this machine's arithmetic is not fit.
         TrainingStopped: `stop` was set; nothing may be used, and the reservation counts as spent.
     """
-    if data.targets is None or data.features.shape[1] != plan.schema_.width:
+    if data.targets is None or data.features.shape[1] != plan.width:
         raise InputError("Training needs records with targets, encoded by the plan's schema.")
     layout = replace(layout, tuned=plan.model_copy(update={"personal_head": terms}).tuned)
     network = build(plan)

@@ -58,7 +58,7 @@ class Trainer:
         public_size: int,
         entropy: Callable[[int], bytes],
     ) -> None:
-        if data.targets is None or data.features.shape[1] != plan.schema_.width:
+        if data.targets is None or data.features.shape[1] != plan.width:
             raise InputError("Training needs records with targets, encoded by the plan's schema.")
         if not 0 <= silo_index < len(plan.silos) or public_size < 1:
             raise ValueError("silo_index or public_size is out of range")
@@ -72,7 +72,7 @@ class Trainer:
         self._network = build(plan)
         divisor = plan.training.sampling_rate * public_size
         self._engine = DpSgd(self._network, plan.training, divisor=divisor, noise=GaussianSource(entropy))
-        self._engine.check_rows(plan.schema_.width, len(plan.schema_.target.classes))
+        self._engine.check_rows(plan.width, len(plan.schema_.target.classes))
 
     def train_round(
         self, model: Model, personal: Model, stop: Stop, number: int = 1

@@ -31,6 +31,9 @@ OutOption = Annotated[
 PatienceOption = Annotated[
     float, typer.Option("--patience", min=0, help="Seconds to ask again while the other side is busy or away.")
 ]
+ExtractorOption = Annotated[
+    Path | None, typer.Option("--extractor", metavar="FILE", help="The plan's feature extractor, if it has one.")
+]
 InFlightOption = Annotated[int, typer.Option("--in-flight", min=1, max=256, help="Asks at once.")]
 
 
@@ -41,10 +44,11 @@ def route_command(
     form: FormatOption = Format.TEXT,
     out: OutOption = None,
     patience: PatienceOption = 300.0,
+    extractor: ExtractorOption = None,
 ) -> None:
     """Name the hospital whose patients each row of FILE resembles most."""
     require_extra("feddrm-query route", "query", ["torch"])
-    rows = asyncio.run(_route(file, directory, patience))
+    rows = asyncio.run(_route(file, directory, patience, extractor))
     _publish(form, out, ("row", "silo"), rows)
 
 
@@ -56,10 +60,11 @@ def ask_command(
     out: OutOption = None,
     patience: PatienceOption = 300.0,
     in_flight: InFlightOption = 32,
+    extractor: ExtractorOption = None,
 ) -> None:
     """Ask, sealed, what the model of the hospital that each row of FILE is routed to says."""
     require_extra("feddrm-query ask", "query", ["torch"])
-    outcome, total = asyncio.run(_ask(file, directory, patience, in_flight))
+    outcome, total = asyncio.run(_ask(file, directory, patience, in_flight, extractor))
     rows = [(answer.row + 1, answer.silo, answer.label, answer.probability) for answer in outcome.answers]
     headers = ("row", "silo", "label", "probability")
     errors = [*([outcome.failure] if outcome.failure else []), *(refusal.error for refusal in outcome.refusals)]
@@ -82,7 +87,7 @@ def _rows(numbers: Sequence[int]) -> str:
     return f"row{'s' if len(numbers) > 1 else ''} {shown}{more}"
 
 
-async def _route(file: Path, directory: Path, patience: float) -> list[tuple[int, str]]:
+async def _route(file: Path, directory: Path, patience: float, extractor: Path | None) -> list[tuple[int, str]]:
     from feddrm.features import read_table
     from feddrm.query.coordinator import Patience
     from feddrm.query.route import batches, route_rows
@@ -90,7 +95,7 @@ async def _route(file: Path, directory: Path, patience: float) -> list[tuple[int
 
     records = read_table(file)
     async with session(directory, Patience(patience, say=note)) as (coordinator, home, model):
-        codes = model.codes(model.features(records))
+        codes = model.codes(model.features(records, extractor))
         rows: list[tuple[int, str]] = []
         with progress("Routing", len(codes)) as shown:
             for batch in batches(len(codes)):
@@ -100,7 +105,9 @@ async def _route(file: Path, directory: Path, patience: float) -> list[tuple[int
     return rows
 
 
-async def _ask(file: Path, directory: Path, patience: float, in_flight: int) -> tuple[Outcome, int]:
+async def _ask(
+    file: Path, directory: Path, patience: float, in_flight: int, extractor: Path | None
+) -> tuple[Outcome, int]:
     from feddrm.features import read_table
     from feddrm.query.ask import Asker
     from feddrm.query.coordinator import Patience
@@ -108,7 +115,7 @@ async def _ask(file: Path, directory: Path, patience: float, in_flight: int) -> 
 
     records = read_table(file)
     async with session(directory, Patience(patience, say=note)) as (coordinator, home, model):
-        features = model.features(records)
+        features = model.features(records, extractor)
         codes = model.codes(features)
         with progress("Asking", len(codes)) as shown:
             asker = Asker(coordinator, model, home, features, codes, now_ms, in_flight, shown.advance)

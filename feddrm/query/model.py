@@ -16,6 +16,7 @@ from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.files import atomic_write, make_directory
 from feddrm.contract.home import MemberHome
 from feddrm.contract.messages import QuerierRelease
+from feddrm.contract.models import Frozen
 from feddrm.contract.plan import Plan
 from feddrm.contract.release import PLAN_FILE, STATEMENT_FILE, TRUNK_FILE, Release, verify_release
 from feddrm.features import Table, encode
@@ -42,13 +43,21 @@ class QuerierModel:
         """The plan that the release is of."""
         return self.release.plan.plan
 
-    def features(self, table: Table) -> npt.NDArray[np.float32]:
-        """float32[n, d] of a table's records, by the plan's schema.
+    def features(self, table: Table, extractor: Path | None = None) -> npt.NDArray[np.float32]:
+        """float32[n, d] of a table's records, by the plan's schema and, if the plan has one, its feature extractor.
+
+        Args:
+            extractor: the extractor's file.
 
         Raises:
-            InputError: see feddrm.features.encode.
+            InputError: see feddrm.features.encode and feddrm.method.extractor.
         """
-        return encode(table, self.plan.schema_, targets=False).features
+        records = encode(table, self.plan.schema_, targets=False).features
+        if not isinstance(self.plan.model, Frozen):
+            return records
+        from feddrm.method.extractor import extracted
+
+        return extracted(self.plan, extractor, records)
 
     def codes(self, features: npt.NDArray[np.float32]) -> tuple[bytes, ...]:
         """The coarse embeddings of features float32[n, d]: all that the coordinator sees of a patient.

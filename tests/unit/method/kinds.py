@@ -16,6 +16,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": [9, 5]},
     "lenet_gn": {"channels": [2, 4], "hidden": 12, "units": 10},
     "resnet18_gn": {"width": 8, "units": 6},
+    "frozen": {"sha256": "ab" * 32, "form": "torchscript", "features": 7, "hidden": [5]},
 }
 _TRAINING = {
     "rounds": 3,

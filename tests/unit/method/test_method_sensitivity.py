@@ -92,6 +92,7 @@ MECHANISMS: dict[str, tuple[Sum, str, dict[str, Any]]] = {
     "training a linear model": (trained, "linear", {}),
     "training a LeNet": (trained, "lenet_gn", {}),
     "training a residual network": (trained, "resnet18_gn", {}),
+    "training what follows a frozen extractor": (trained, "frozen", {}),
     "training with everything shared": (trained, "lenet_gn", {"personal": []}),
     "training with personal norms": (trained, "lenet_gn", {"personal": ["trunk.*norm*"]}),
     "training personal tensors in their turn": (trained, "mlp", {"head_steps": 1, "local_steps": 2}),
@@ -141,8 +142,8 @@ def test_removing_one_patient_moves_the_clipped_sum_by_at_most_c(
 ) -> None:
     summed, kind, more = MECHANISMS[mechanism]
     plan = make_kind(kind, sampling_rate=rate, target_weight=lam, clip_norm=0.7, **more)
-    records = 3 if kind in ("linear", "mlp") else 1
-    data = dataset(seed, patients=5, records=records, width=plan.schema_.width, scale=spread)
+    records = 3 if kind in ("linear", "mlp", "frozen") else 1
+    data = dataset(seed, patients=5, records=records, width=plan.width, scale=spread)
     if summed is shared_part:
         plan = plan.model_copy(update={"training": plan.training.model_copy(update={"sampling_rate": 1.0})})
     key = seed.to_bytes(8)

@@ -1,0 +1,161 @@
+"""A public feature extractor: a file of TorchScript or torch.export that a silo or querier was given beside the plan.
+
+Loading such a file executes a program: it is loaded only if its bytes have the hash that the operator signed in the
+plan, and only where the hospital's or querier's own staff put it. Nobody trains it, so that it costs no privacy; but it
+must not carry anything from one record to another, or removing one patient would change others' features. Every record
+is therefore extracted by itself, with the state hashed before and after and a probe asked twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from feddrm.contract.errors import InputError
+from feddrm.contract.models import Frozen
+from feddrm.contract.plan import Plan
+from feddrm.method.model import one_thread
+
+_DEVIATIONS: Final = 4.0
+_TINY: Final = 1e-5
+# What a program of somebody else's raises when it does not like its input.
+_FAILURES: Final = (RuntimeError, TypeError, ValueError, torch.jit.Error)
+
+Floats = npt.NDArray[np.float32]
+
+
+class Extractor:
+    """The extractor of a plan, verified and loaded.
+
+    Args:
+        plan: of a "frozen" model.
+        path: of the file.
+
+    Raises:
+        InputError: it cannot be read, is another file than the plan's, or does not do what the plan says.
+    """
+
+    def __init__(self, plan: Plan, path: Path) -> None:
+        if not isinstance(plan.model, Frozen):
+            raise ValueError("the plan has no extractor")
+        self._path = path
+        self._shape = plan.schema_.shape
+        self._features = plan.model.features
+        # The bytes that were hashed are those that are loaded, whatever becomes of the file meanwhile.
+        self._module = _load(_checked(path, plan.model.sha256), plan.model.form, path)
+        zeros = torch.zeros((1, *self._shape))
+        try:
+            with torch.no_grad(), one_thread():
+                shape = tuple(self._run(zeros).shape)
+        except _FAILURES as error:
+            raise self._refusal(f"it does not take records of shape {self._shape}") from error
+        if shape != (1, self._features):
+            raise self._refusal(f"it gives {shape} for one record, not (1, {self._features})")
+
+    def apply(self, records: Floats) -> Floats:
+        """Features float32[n, features] in [-1, 1] of records float32[n, d].
+
+        A record on which the extractor fails, or whose output is not finite, has zeros: whether one does is a fact
+        about a patient.
+
+        Raises:
+            InputError: the extractor changes its state, or answers differently when it is asked again.
+        """
+        result = np.zeros((len(records), self._features), dtype=np.float32)
+        place, probe = torch.zeros((1, *self._shape)), torch.full((1, *self._shape), 0.25)
+        state = self._state()
+        with torch.no_grad(), one_thread():
+            first = self._output(probe)
+            for index, record in enumerate(records):
+                place.copy_(torch.from_numpy(record.reshape(1, *self._shape)))
+                result[index] = self._output(place)
+            again = self._output(probe)
+        if self._state() != state or not np.array_equal(first, again):
+            raise self._refusal("it keeps something of the records that it saw, so that they would touch each other")
+        return result
+
+    def _output(self, record: torch.Tensor) -> Floats:
+        """float32[features] of one record, normalised."""
+        try:
+            values = self._run(record).detach().to(torch.float64).reshape(-1).numpy()
+        except _FAILURES:
+            return np.zeros(self._features, dtype=np.float32)
+        if values.shape != (self._features,) or not np.isfinite(values).all():
+            return np.zeros(self._features, dtype=np.float32)
+        scaled = (values - values.mean()) / np.sqrt(values.var() + _TINY)
+        cut: Floats = (np.clip(scaled, -_DEVIATIONS, _DEVIATIONS) / _DEVIATIONS).astype(np.float32)
+        return cut
+
+    def _run(self, record: torch.Tensor) -> torch.Tensor:
+        output = self._module(record)
+        if not isinstance(output, torch.Tensor):
+            raise TypeError("an extractor gives one tensor")
+        return output
+
+    def _state(self) -> bytes:
+        """SHA-256 of all parameters and buffers."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted([*self._module.named_parameters(), *self._module.named_buffers()]):
+            digest.update(name.encode() + repr((tensor.dtype, tuple(tensor.shape))).encode())
+            digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return digest.digest()
+
+    def _refusal(self, why: str) -> InputError:
+        return InputError(
+            f"{self._path} is the plan's extractor, but {why}.",
+            remedy="Tell the operator: the plan names a file that cannot be used.",
+        )
+
+
+def extracted(plan: Plan, path: Path | None, records: Floats) -> Floats:
+    """What the network is given of encoded records float32[n, d]: themselves, unless the plan has an extractor.
+
+    Args:
+        path: of its file; None where there is none.
+
+    Raises:
+        InputError: the plan has an extractor, and the file is missing, another one or unusable.
+    """
+    if not isinstance(plan.model, Frozen):
+        return records
+    if path is None:
+        raise InputError(
+            f"The plan's model needs a feature extractor, the file with SHA-256 {plan.model.sha256.hex()}.",
+            remedy="Name it: extractor in local/data.toml at a hospital, --extractor FILE for a query.",
+        )
+    return Extractor(plan, path).apply(records)
+
+
+def _checked(path: Path, expected: bytes) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
+    found = hashlib.sha256(data).digest()
+    if found != expected:
+        raise InputError(
+            f"{path} is not the plan's extractor: its SHA-256 is {found.hex()}, the plan's {expected.hex()}.",
+            remedy="Take the file that the operator names, from whom you trust; nothing of this one was loaded.",
+        )
+    return data
+
+
+def _load(data: bytes, form: str, path: Path) -> Any:
+    loaders: dict[str, Callable[[io.BytesIO], Any]] = {
+        "torchscript": lambda file: torch.jit.load(file, map_location="cpu").eval(),  # type: ignore[no-untyped-call]
+        # An exported program has no modes: it is as it was exported.
+        "export": lambda file: torch.export.load(file).module(),
+    }
+    try:
+        return loaders[form](io.BytesIO(data))
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is no file of the form {form!r}.", remedy="Correct model.form in the plan."
+        ) from error
