@@ -60,6 +60,8 @@ def gathered(job: Job, room: Room) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def due_ms(job: Job, room: Room, phase: Gathering) -> int | None:
     """When something is to be decided: announce, or give the round up. None while only a silo can change anything."""
+    if not job.releasable:
+        return None
     ready, waited_for = gathered(job, room)
     patience = max((phase.not_before_ms, *(patience_ms(job, room.presence(silo)) for silo in waited_for)))
     if len(ready) >= job.quorum:

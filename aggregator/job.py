@@ -16,7 +16,7 @@ from feddrm.contract.announce import Place, outcome_hash, smallest_cohort
 from feddrm.contract.chunks import blob_hash
 from feddrm.contract.messages import CoordinatorEvent, PlanAnswer, Ready, RoundOutcome, RoundSummary
 from feddrm.contract.plan import Plan
-from feddrm.contract.release import Reached
+from feddrm.contract.release import Reached, required_signatures
 from feddrm.contract.roster import Roster, roster_hash
 from feddrm.contract.schedule import describe, finished, last_round, rounds_shown, stage_of
 from feddrm.contract.signed import Signed
@@ -157,6 +157,11 @@ class Job:
     def accepting(self) -> tuple[str, ...]:
         """Silos that take part, in plan order."""
         return tuple(s for s in self.plan.silos if s in self.answers and self.answers[s].accepted)
+
+    @property
+    def releasable(self) -> bool:
+        """Whether as many silos take part as must sign its release: otherwise no round may charge anybody."""
+        return len(self.accepting) >= required_signatures(self.plan)
 
     @property
     def ended(self) -> bool:

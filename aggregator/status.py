@@ -100,6 +100,9 @@ def _for(waiting: tuple[str, ...]) -> str:
 
 
 def _gathering(job: Job, ready: tuple[str, ...], waiting: tuple[str, ...]) -> str:
+    if len(ready) >= job.quorum and not job.releasable:
+        missing = tuple(silo for silo in job.plan.silos if silo not in job.accepting)
+        return f"{required_signatures(job.plan)} silos must sign its release and take part: {_for(missing)}"
     if len(ready) >= job.quorum:
         return _for(waiting)
     count = f"{len(ready)} silos are ready, {job.quorum} are needed"

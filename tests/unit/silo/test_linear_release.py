@@ -10,12 +10,15 @@ from silo_harness import NAMES, Desk, House
 from silo_world import World
 from test_stages_with_coordinator import FIT, world_of
 
-from aggregator.events import ReleaseOrdered
+from aggregator.events import ReleaseOrdered, Stamp
+from aggregator.job import Room
+from aggregator.status import status_of
 from feddrm.contract.errors import FeddrmError, VerificationError
 from feddrm.contract.plan import Plan
 from feddrm.contract.policy import Policy
 from feddrm.contract.release import required_signatures, verify_release
 from feddrm.contract.signed import Signed
+from privacy.leaves import Reserve
 from silo.permission import unserved
 
 LINEAR: dict[str, Any] = {
@@ -37,34 +40,40 @@ def allow(house: House, *, linear: bool) -> None:
     )
 
 
-def played(make_desk: Callable[..., Desk], **changes: object) -> World:
-    """A job of which the last hospital does not let a linear model be served."""
-    world = world_of(make_desk, 5, **{**LINEAR, **changes})
-    for name, house in world.houses.items():
-        allow(house, linear=name != NAMES[-1])
-    world.run()
-    return world
-
-
 def release_of(world: World) -> Signed:
     phase = world.job.phase
     return Signed(phase.statement, tuple(phase.signatures.values()))
 
 
-def test_three_of_four_hospitals_release_a_network_and_no_linear_model(make_desk: Callable[..., Desk]) -> None:
-    world = played(make_desk)
-    assert [outcome.lost for outcome in world.job.outcomes] == [None] * FIT["sums"]
-    assert sorted(world.job.phase.signatures) == sorted(NAMES[:-1])
+def test_a_linear_job_that_one_hospital_does_not_allow_charges_nobody(make_desk: Callable[..., Desk]) -> None:
+    """It could not be released, so that no round of it begins; the operator sees whom it waits for, and no reason."""
+    world = world_of(make_desk, 5, **LINEAR)
+    for name, house in world.houses.items():
+        allow(house, linear=name != NAMES[-1])
+    world.run()
+    assert world.job.outcomes == []
+    for house in world.houses.values():
+        assert house.trained == []
+        assert not [record for record in house.ledger.leaves() if isinstance(record.leaf, Reserve)]
+    room = Room(Stamp(world.now, b""), world.trial.round_key, world.coordinator.presences)
+    detail = status_of(world.coordinator, room, {}).detail
+    assert "4 silos must sign its release" in detail
+    assert detail.endswith(f"waiting for {NAMES[-1]}")
+    assert "linear" not in detail
+
+
+def test_three_of_four_hospitals_release_no_linear_model(make_desk: Callable[..., Desk]) -> None:
+    world = world_of(make_desk, 5, **LINEAR)
+    for house in world.houses.values():
+        allow(house, linear=True)
+    world.run(until=lambda: len(getattr(world.job.phase, "signatures", ())) == 3)
     assert required_signatures(world.trial.plan) == 4 > world.trial.plan.secure_aggregation.threshold == 3
-    signed = release_of(world)
     # Neither an honest coordinator publishes it, nor does a querier accept it of a dishonest one.
     (release,) = world.coordinator.releases.candidates
     with pytest.raises(FeddrmError, match="has 3 of 4 signatures"):
         world.coordinator.admit(ReleaseOrdered(release), world.now)
     with pytest.raises(VerificationError, match="signed by 3 silos of the roster; the plan demands 4"):
-        verify_release(signed, plan=world.trial.signed_plan.signed, roster=world.trial.roster)
-    # The hospital that declined read nothing for it.
-    assert world.houses[NAMES[-1]].trained == []
+        verify_release(release_of(world), plan=world.trial.signed_plan.signed, roster=world.trial.roster)
 
 
 def test_a_network_of_the_same_job_needs_the_threshold_only(make_desk: Callable[..., Desk]) -> None:
