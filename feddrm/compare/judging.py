@@ -12,7 +12,7 @@ import torch
 from feddrm.compare.budget import FRACTION_BITS, Noise
 from feddrm.compare.data import Federation
 from feddrm.compare.methods import Method
-from feddrm.compare.metrics import Answers, Quality, first_or_both, measure
+from feddrm.compare.metrics import Answers, Quality, measure
 from feddrm.compare.settings import Fit, Settings
 from feddrm.compare.training import Tensors
 from feddrm.contract.plan import Plan
@@ -62,7 +62,8 @@ def judge(
         router, volume = fit(settings.fit, federation, network, plan, noise, seed)
     else:
         router, volume = _stage1(settings, federation, networks[0]), 0
-    return Judged(measure(answers, first_or_both(router, queries, settings.fit.tie, fitted=method.fits)), volume)
+    routes = router.nearest(queries, router.silos, settings.fit.tie, fitted=method.fits)
+    return Judged(measure(answers, routes), volume)
 
 
 def fit(

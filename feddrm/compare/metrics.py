@@ -13,8 +13,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from feddrm.method.routing import Router
-
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
 
@@ -136,32 +134,6 @@ def _opinion(probabilities: Floats, routes: Numbers) -> Numbers:
     mean = (probabilities[rows, np.where(asked, routes, 0)] * weights[:, :, None]).sum(axis=1)
     chosen: Numbers = mean.argmax(axis=1)
     return chosen
-
-
-def first(router: Router, phi: Floats) -> Numbers:
-    """int64[m, 1]: the best-matching silo for each embedding float32[m, d]."""
-    chosen: Numbers = router.log_ratios(phi).argmax(axis=1)[:, None]
-    return chosen
-
-
-def first_or_both(router: Router, phi: Floats, tie: float, *, fitted: bool) -> Numbers:
-    """int64[m, 2]: the best-matching silo, and the second where its density ratio is more than `tie` times the first's,
-    else -1.
-
-    Args:
-        router: of the release.
-        phi: float32[m, d].
-        tie: in (0, 1].
-        fitted: whether the head comes from stage 2, whose logits are log density ratios times the norm of [phi, 1].
-    """
-    ratios = router.log_ratios(phi)
-    if fitted:
-        ratios = ratios / np.sqrt(1.0 + np.square(phi.astype(np.float64)).sum(axis=1, keepdims=True))
-    order = np.argsort(-ratios, axis=1, kind="stable")[:, :2]
-    rows = np.arange(len(ratios))
-    near = ratios[rows, order[:, 1]] - ratios[rows, order[:, 0]] > np.log(tie)
-    order[~near, 1] = -1
-    return order.astype(np.int64)
 
 
 def _rounded(value: Any) -> Any:

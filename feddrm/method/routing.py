@@ -89,6 +89,49 @@ class Router:
             raise MalformedError("An embedding has values that are not finite.")
         return phi.astype(np.float64) @ self.weights.astype(np.float64).T + self.bias.astype(np.float64)
 
+    def log_density_ratios(self, phi: npt.NDArray[np.float32], *, fitted: bool) -> npt.NDArray[np.float64]:
+        """float64[n, K]: as `log_ratios`, on the scale on which differences are those of log densities.
+
+        Args:
+            phi: float32[n, d].
+            fitted: whether stage 2 fitted this head, whose logits are the ratios times the norm of [phi, 1].
+
+        Raises:
+            MalformedError: phi is not finite float32[n, d].
+        """
+        ratios = self.log_ratios(phi)
+        if fitted:
+            ratios = ratios / np.sqrt(1.0 + np.square(phi.astype(np.float64)).sum(axis=1, keepdims=True))
+        return ratios
+
+    def nearest(
+        self, phi: npt.NDArray[np.float32], eligible: Collection[str], tie: float, *, fitted: bool
+    ) -> npt.NDArray[np.int64]:
+        """int64[n, 2]: the place of the best-matching eligible silo, and of the next one where its density ratio is more
+        than `tie` times the first's, else -1.
+
+        A second opinion is worth most where the first is least sure. Which of the two came first must stay inside the
+        router, as every ranking; that there are two tells a querier that they are nearly tied.
+
+        Args:
+            phi: float32[n, d].
+            eligible: as in `route`.
+            tie: in (0, 1]; 1 is never.
+            fitted: as in `log_density_ratios`.
+
+        Raises:
+            MalformedError: phi is not finite float32[n, d].
+            UnreachableError: no silo of this release is eligible.
+        """
+        if not 0 < tie <= 1:
+            raise ValueError("tie is a part of the larger density ratio")
+        ratios = np.where(self._allowed(eligible), self.log_density_ratios(phi, fitted=fitted), -np.inf)
+        order = np.argsort(-ratios, axis=1, kind="stable")[:, :2].astype(np.int64)
+        best = np.take_along_axis(ratios, order, axis=1)
+        # A silo that is not eligible is infinitely far away.
+        order[~(best[:, 1] > best[:, 0] + np.log(tie)), 1] = -1
+        return order
+
     def route(self, phi: npt.NDArray[np.float32], eligible: Collection[str]) -> tuple[str, ...]:
         """The best-matching eligible silo for each of the n embeddings; ties go to the earlier silo of the plan.
 
@@ -100,8 +143,11 @@ class Router:
             MalformedError: phi is not finite float32[n, d].
             UnreachableError: no silo of this release is eligible.
         """
+        ratios = np.where(self._allowed(eligible), self.log_ratios(phi), -np.inf)
+        return tuple(self.silos[index] for index in ratios.argmax(axis=1))
+
+    def _allowed(self, eligible: Collection[str]) -> npt.NDArray[np.bool_]:
         allowed = np.array([name in eligible for name in self.silos], dtype=bool)
         if not allowed.any():
             raise UnreachableError("No silo of this release can be asked now.", remedy="Try again later.")
-        ratios = np.where(allowed, self.log_ratios(phi), -np.inf)
-        return tuple(self.silos[index] for index in ratios.argmax(axis=1))
+        return allowed

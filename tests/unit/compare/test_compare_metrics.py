@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from feddrm.compare import metrics
 from feddrm.compare.metrics import Answers, measure
-from feddrm.method.routing import Router
 
 
 def answers(said: list[list[int]], targets: list[int], home: list[int], sure: float = 1.0) -> Answers:
@@ -60,22 +58,6 @@ def test_two_who_are_asked_are_averaged() -> None:
     assert two.asked == 2.0
     # The order of the two is nobody's business.
     assert measure(asked, np.array([[0, 1]])).system == 1.0
-
-
-def test_nearly_tied_means_a_ratio_above_the_bound() -> None:
-    router = Router(np.eye(3, dtype=np.float32), np.zeros(3, dtype=np.float32), ("a", "b", "c"))
-    phi = np.log(np.array([[1.0, 0.71, 0.1], [0.69, 0.2, 1.0], [0.5, 0.5, 0.5]], dtype=np.float32))
-    assert metrics.first_or_both(router, phi, 0.7, fitted=False).tolist() == [[0, 1], [2, -1], [0, 1]]
-    assert metrics.first(router, phi).tolist() == [[0], [2], [0]]
-    assert metrics.first_or_both(router, phi, 1.0, fitted=False).tolist() == [[0, -1], [2, -1], [0, -1]]
-
-
-def test_a_fitted_heads_logits_are_ratios_times_the_norm() -> None:
-    router = Router(np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.float32), ("a", "b"))
-    phi = np.array([[10.0, 9.0]], dtype=np.float32)
-    # e^-1 is no tie; 1 / ||(10, 9, 1)|| of it is one.
-    assert metrics.first_or_both(router, phi, 0.7, fitted=False).tolist() == [[0, -1]]
-    assert metrics.first_or_both(router, phi, 0.7, fitted=True).tolist() == [[0, 1]]
 
 
 def test_against_a_slow_computation() -> None:

@@ -153,3 +153,34 @@ def test_the_released_head_is_the_model_s(make_plan: MakePlan) -> None:
 
 def test_scores_do_not_show_in_a_log(router: Router) -> None:
     assert "3." not in repr(router)
+
+
+def test_nearly_tied_means_a_ratio_above_the_bound() -> None:
+    router = Router(np.eye(3, dtype=np.float32), np.zeros(3, dtype=np.float32), ("a", "b", "c"))
+    phi = np.log(np.array([[1.0, 0.71, 0.1], [0.69, 0.2, 1.0], [0.5, 0.5, 0.5]], dtype=np.float32))
+    assert router.nearest(phi, router.silos, 0.7, fitted=False).tolist() == [[0, 1], [2, -1], [0, 1]]
+    assert router.nearest(phi, router.silos, 1.0, fitted=False).tolist() == [[0, -1], [2, -1], [0, -1]]
+    with pytest.raises(ValueError, match="tie"):
+        router.nearest(phi, router.silos, 0.0, fitted=False)
+
+
+def test_the_first_of_two_is_the_route_and_only_eligible_ones_are_named() -> None:
+    generator = np.random.default_rng(3)
+    weights, bias = generator.normal(size=(5, 4)).astype(np.float32), generator.normal(size=5).astype(np.float32)
+    router = Router(weights, bias, ("a", "b", "c", "d", "e"))
+    phi = generator.normal(size=(300, 4)).astype(np.float32)
+    for eligible in (("a", "b", "c", "d", "e"), ("b", "d"), ("c",)):
+        for fitted in (False, True):
+            places = router.nearest(phi, eligible, 0.5, fitted=fitted)
+            assert tuple(router.silos[place] for place in places[:, 0]) == router.route(phi, eligible)
+            assert {router.silos[place] for place in places[places >= 0]} <= set(eligible)
+    assert (router.nearest(phi, ("c",), 0.01, fitted=False)[:, 1] == -1).all()
+
+
+def test_a_fitted_heads_logits_are_ratios_times_the_norm() -> None:
+    router = Router(np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.float32), ("a", "b"))
+    phi = np.array([[10.0, 9.0]], dtype=np.float32)
+    # exp(-1) is no tie; the ratio is exp(-1 / ||(10, 9, 1)||).
+    assert router.nearest(phi, ("a", "b"), 0.7, fitted=False).tolist() == [[0, -1]]
+    assert router.nearest(phi, ("a", "b"), 0.7, fitted=True).tolist() == [[0, 1]]
+    assert router.nearest(phi, ("a", "b"), 0.95, fitted=True).tolist() == [[0, -1]]
