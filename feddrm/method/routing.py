@@ -107,8 +107,8 @@ class Router:
     def nearest(
         self, phi: npt.NDArray[np.float32], eligible: Collection[str], tie: float, *, fitted: bool
     ) -> npt.NDArray[np.int64]:
-        """int64[n, 2]: the place of the best-matching eligible silo, and of the next one where its density ratio is more
-        than `tie` times the first's, else -1.
+        """int64[n, 2]: the place of the best-matching eligible silo, and of the next one where its density ratio is
+        more than `tie` times the first's, else -1.
 
         A second opinion is worth most where the first is least sure. Which of the two came first must stay inside the
         router, as every ranking; that there are two tells a querier that they are nearly tied.
