@@ -117,11 +117,11 @@ def test_a_state_that_is_not_whole_is_begun_anew(damage, tmp_path: Path) -> None
 
 
 def test_killed_it_goes_on(tmp_path: Path) -> None:
-    wanted = settings(train={"rounds": 60}, methods=["fedavg", "fedper"])
+    wanted = settings(train={"rounds": 30}, methods=["fedavg", "fedper"])
     file = tmp_path / "slow.toml"
     file.write_text(
         'name = "small"\nmethods = ["fedavg", "fedper"]\nepsilons = [inf]\nseeds = [0]\n[data]\nsource = "rand"\n'
-        '[model]\nkind = "mlp"\nhidden = [4]\n[train]\nrounds = 60\nlocal_steps = 2\nsampling_rate = 0.2\n'
+        '[model]\nkind = "mlp"\nhidden = [4]\n[train]\nrounds = 30\nlocal_steps = 2\nsampling_rate = 0.2\n'
         "learning_rate = 0.5\nmomentum = 0.5\nprivate_learning_rate = 2.0\ntarget_weight = 0.5\nlocal_rounds = 1\n"
         "[fit]\nsums = 3\naverage_from = 2\nepsilon_share = 0.4\n"
     )
@@ -141,3 +141,21 @@ def test_killed_it_goes_on(tmp_path: Path) -> None:
     store = Store(tmp_path / "whole", wanted)
     run.run(wanted, NOWHERE, store, 1, lambda _: None)
     assert printed == report.rows(wanted, store)
+
+
+@pytest.mark.soak
+def test_two_processes_find_what_one_does(tmp_path: Path) -> None:
+    wanted = settings(methods=["fedavg", "local"])
+    found = []
+    for processes in (1, 2):
+        store = Store(tmp_path / str(processes), wanted)
+        done: list[int] = []
+        run.run(wanted, NOWHERE, store, processes, done.append)
+        assert sum(done) == run.rounds(wanted)
+        found.append(report.rows(wanted, store))
+    assert found[0] == found[1]
+
+
+def test_half_of_the_silos_in_a_round_send_half_the_bytes() -> None:
+    whole, half = last(settings(), "feddrm"), last(settings(train={"participation": 0.5}), "feddrm")
+    assert (2 * half.bytes, 2 * half.steps) == (whole.bytes, whole.steps)
