@@ -237,10 +237,9 @@ def test_after_a_crash_what_was_set_aside_is_looked_at_again(
     world.play("alpha", second, 1)
     other, ledger = world.export("beta"), world.path / "alpha" / "state" / "ledger.db"
     copy = world.path / "copy.db"
-    with Ledger.open(
-        ledger, origin_of("trial", "alpha"), MemberKeys.load(world.path / "alpha/keys").identity, now_ms=NOW
-    ):
-        pass
+    old = MemberKeys.load(world.path / "alpha/keys").identity
+    with Ledger.open(ledger, origin_of("trial", "alpha"), old, now_ms=NOW) as whole:
+        size = whole.size
     shutil.copy(ledger, copy)
     world.lose("*")
     world.rekey(lost=True)
@@ -259,7 +258,9 @@ def test_after_a_crash_what_was_set_aside_is_looked_at_again(
         world.recover([other, plan])
     monkeypatch.undo()
     assert not ledger.exists()
-    assert set(world.recover([other]).jobs) == {"first", "second"}
+    done = world.recover([other])
+    assert set(done.jobs) == {"first", "second"}
+    assert done.lost == ((size, old.public_key().public_bytes_raw()),), "more than beta saw of it"
 
 
 def test_a_peer_keeps_out_a_new_ledger_that_forgets_a_job_it_saw(world: Federation) -> None:
