@@ -38,6 +38,7 @@ class Train:
     Attributes:
         model: int64[shared_size], fixed point, after the round before.
         personal: int64[personal_size], fixed point.
+        kept: what consolidation keeps in the job's state; empty if the plan has none.
     """
 
     plan_hash: bytes
@@ -46,6 +47,7 @@ class Train:
     public_size: int
     model: Int64s = field(repr=False)
     personal: Int64s = field(repr=False)
+    kept: Int64s = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

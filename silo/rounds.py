@@ -16,7 +16,7 @@ from typing import Final
 from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.messages import AbortRequest, Announce, DeclineReason, PlanAnswer, SiloFrame
 from feddrm.contract.schedule import STAGE_TRAIN
-from feddrm.method.progress import shared_model
+from feddrm.method.progress import Parts, shared_model
 from privacy.errors import BudgetRefused
 from privacy.leaves import AbortReason
 from secagg.aborts import abort_frame
@@ -301,7 +301,8 @@ class Rounds:
         before, stage = current_model(state, job), work.stage(number)
         if stage == STAGE_TRAIN:
             shared = shared_model(work.plan, work.layout, before)
-            return Train(job.plan, work.plan, number, fixed.public_size, shared, personal[1])
+            kept = Parts.of(work.plan, work.layout, before).kept
+            return Train(job.plan, work.plan, number, fixed.public_size, shared, personal[1], kept)
         return Contribute(job.plan, work.plan, stage, number, before, personal[1])
 
     def _schedule(self, work: Work, now_ms: int, *, failed: bool = False) -> list[Effect]:

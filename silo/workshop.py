@@ -144,7 +144,7 @@ class Workshop:
         """Train one round; `stop` ends it at its next step."""
         try:
             trainer = self._trainer_of(effect)
-            update, personal = trainer.train_round(effect.model, effect.personal, stop, effect.round)
+            update, personal = trainer.train_round(effect.model, effect.personal, stop, effect.round, effect.kept)
         except FeddrmError as error:
             return TrainingFailed(effect.plan_hash, effect.round, str(error))
         except Exception as error:  # noqa: BLE001 - the boundary: a plan must not end the agent

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from feddrm.contract.names import Grown
+from feddrm.contract.names import Document, Grown
+
+# No weight is held more strongly than this many times the mean.
+MOST_IMPORTANT: Final = 10
 
 SamplingRate = Annotated[float, Field(ge=1e-6, le=1)]
 # Bounds on what is multiplied with gradients and powers of two: no plan leads into denormal numbers or overflow.
 ClipNorm = Annotated[float, Field(ge=1e-6, le=1e6)]
 LearningRate = Annotated[float, Field(ge=1e-9, le=1e6)]
+
+
+class Consolidation(Document):
+    """Elastic weight consolidation: shared weights that earlier rounds needed are held (feddrm.method.consolidation).
+
+    Attributes:
+        strength: of the pull on a weight of mean importance.
+        memory: in rounds, a power of two: what is older counts little.
+    """
+
+    strength: Annotated[float, Field(gt=0, le=1e6)]
+    memory: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 16
+
+    @property
+    def shift(self) -> int:
+        """Binary logarithm of the memory."""
+        return self.memory.bit_length() - 1
 
 
 class Training(Grown):
@@ -28,11 +48,12 @@ class Training(Grown):
 
     - `momentum` of the steps of one round, and `decay` of the local learning rate over rounds, to zero as a cosine;
     - `proximal_mu`: shared weights are pulled to those that the round began with (FedProx);
+    - `ewc`: and to those of earlier rounds, each as strongly as it was needed;
     - `head_steps`: the first so many steps of a round move the personal tensors only, the others the shared ones only
       (FedRep); 0 for steps that move all.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"momentum", "decay", "proximal_mu", "head_steps"})
+    later: ClassVar[frozenset[str]] = frozenset({"momentum", "decay", "proximal_mu", "head_steps", "ewc"})
 
     rounds: Annotated[int, Field(ge=0, le=10_000)]
     local_steps: Annotated[int, Field(ge=1, le=10_000)]
@@ -47,11 +68,17 @@ class Training(Grown):
     decay: Literal["none", "cosine"] = "none"
     proximal_mu: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     head_steps: Annotated[int, Field(ge=0, le=10_000)] = 0
+    ewc: Consolidation | None = None
 
     @model_validator(mode="after")
     def _steady(self) -> Self:
         if self.learning_rate * self.proximal_mu > 1:
             raise ValueError("proximal_mu: times learning_rate more than 1, so that a step overshoots what it pulls to")
+        if self.ewc and self.learning_rate * (self.proximal_mu + MOST_IMPORTANT * self.ewc.strength) > 1:
+            raise ValueError(
+                f"ewc.strength: {MOST_IMPORTANT} times it and proximal_mu, times learning_rate more than 1, so that a "
+                "step overshoots what it pulls to"
+            )
         if self.head_steps and self.head_steps >= self.local_steps:
             raise ValueError(f"head_steps: of the {self.local_steps} local_steps none is left for the shared tensors")
         return self

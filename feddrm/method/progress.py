@@ -1,13 +1,14 @@
 """A job's state and how a published sum moves it on: the same bytes at every silo and the coordinator (design 5).
 
 The state is one vector of integers: the shared model, then the routing fit's own state, then the evaluation's sum,
-zeros until their stages begin. It is hashed, kept and replayed as a whole, so that whatever holds for a round of
-training holds for every round. Of a plan that only trains it is the shared model.
+zeros until their stages begin, then what consolidation keeps of earlier rounds. It is hashed, kept and replayed as a
+whole, so that whatever holds for a round of training holds for every round. Of a plan that only trains it is the shared
+model.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from feddrm.contract.release import Counts, Reached, Statement, make_statement
 from feddrm.contract.schedule import STAGE_EVALUATE, STAGE_ROUTING, STAGE_TRAIN
 from feddrm.contract.signed_plan import SignedPlan
 from feddrm.contract.stages import EVALUATION_WORDS
-from feddrm.method import routing_fit
+from feddrm.method import consolidation, routing_fit
 from feddrm.method.layout import Layout, embedding_width, initial_model
 from feddrm.method.update import Model, apply, head_hash, trunk_hash
 
@@ -34,11 +35,13 @@ class Parts:
         shared: int64[shared_size], the model that training left.
         fit: of the routing fit (feddrm.method.routing_fit).
         evaluation: int64[1 + 4]: silos in the evaluation's sum, 0 before it, and the sum.
+        kept: int64[2 shared_size], of feddrm.method.consolidation.
     """
 
     shared: Model = field(repr=False)
     fit: Model = field(repr=False)
     evaluation: Model = field(repr=False)
+    kept: Model = field(repr=False)
 
     @classmethod
     def of(cls, plan: Plan, layout: Layout, state: Model) -> Self:
@@ -49,12 +52,12 @@ class Parts:
         """
         if state.dtype != np.int64 or state.shape != (state_size(plan, layout),):
             raise MalformedError("This is not a state of the plan.")
-        behind = layout.shared_size + _fit_size(plan)
-        return cls(state[: layout.shared_size], state[layout.shared_size : behind], state[behind:])
+        sizes = (layout.shared_size, _fit_size(plan), _evaluation_size(plan))
+        return cls(*np.split(state, np.cumsum(sizes)))
 
     def joined(self) -> Model:
         """The state again."""
-        return np.concatenate([self.shared, self.fit, self.evaluation])
+        return np.concatenate([self.shared, self.fit, self.evaluation, self.kept])
 
 
 def fit_terms(plan: Plan) -> routing_fit.Terms:
@@ -79,13 +82,14 @@ def fit_terms(plan: Plan) -> routing_fit.Terms:
 
 def state_size(plan: Plan, layout: Layout) -> int:
     """Length of a state of this plan."""
-    return layout.shared_size + _fit_size(plan) + _evaluation_size(plan)
+    return layout.shared_size + _fit_size(plan) + _evaluation_size(plan) + _kept_size(plan, layout)
 
 
 def initial_state(plan: Plan, layout: Layout, plan_hash: bytes) -> Model:
     """The state before round 1, int64[state_size]."""
-    rest = np.zeros(state_size(plan, layout) - layout.shared_size, np.int64)
-    return np.concatenate([initial_model(layout, plan_hash), rest])
+    model = initial_model(layout, plan_hash)
+    stages = np.zeros(_fit_size(plan) + _evaluation_size(plan), np.int64)
+    return np.concatenate([model, stages, consolidation.initial(model) if plan.training.ewc else np.zeros(0, np.int64)])
 
 
 def segments(plan: Plan, layout: Layout, stage: int) -> tuple[int, int]:
@@ -118,13 +122,16 @@ def advance(plan: Plan, layout: Layout, stage: int, state: Model, words32: Words
     parts = Parts.of(plan, layout, state)
     if stage == STAGE_TRAIN:
         bits, rate = plan.secure_aggregation.fraction_bits, plan.training.server_learning_rate
-        return Parts(apply(parts.shared, words32, count, bits, rate), parts.fit, parts.evaluation).joined()
+        after, kept, ewc = apply(parts.shared, words32, count, bits, rate), parts.kept, plan.training.ewc
+        if ewc is not None:
+            kept = consolidation.advance(ewc, kept, parts.shared, after)
+        return replace(parts, shared=after, kept=kept).joined()
     total = words64.astype(np.int64, copy=False)
     if stage == STAGE_ROUTING:
         fit = routing_fit.advance(fit_terms(plan), parts.fit, total)
-        return Parts(parts.shared, fit, parts.evaluation).joined()
+        return replace(parts, fit=fit).joined()
     if stage == STAGE_EVALUATE and total.shape == (EVALUATION_WORDS,) and not evaluated(plan, layout, state):
-        return Parts(parts.shared, parts.fit, np.concatenate([np.array([count], np.int64), total])).joined()
+        return replace(parts, evaluation=np.concatenate([np.array([count], np.int64), total])).joined()
     raise MalformedError("The sum does not fit its stage.")
 
 
@@ -200,6 +207,10 @@ def sums_applied(parts: Parts) -> int:
 
 def _fit_size(plan: Plan) -> int:
     return 0 if plan.routing_fit is None else fit_terms(plan).state_size
+
+
+def _kept_size(plan: Plan, layout: Layout) -> int:
+    return 0 if plan.training.ewc is None else 2 * layout.shared_size
 
 
 def _evaluation_size(plan: Plan) -> int:

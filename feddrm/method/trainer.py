@@ -13,12 +13,13 @@ from feddrm.contract.errors import FeddrmError, InputError
 from feddrm.contract.plan import Plan
 from feddrm.contract.training import Training
 from feddrm.features import Dataset
+from feddrm.method import consolidation
 from feddrm.method.dpsgd import DpSgd
 from feddrm.method.draws import Draws
 from feddrm.method.layout import Layout
 from feddrm.method.model import build, load_vectors, read
 from feddrm.method.pulls import Pull
-from feddrm.method.update import Model, from_float
+from feddrm.method.update import Model, from_float, to_float
 from privacy.noise import GaussianSource
 
 
@@ -75,7 +76,7 @@ class Trainer:
         self._engine.check_rows(plan.width, len(plan.schema_.target.classes))
 
     def train_round(
-        self, model: Model, personal: Model, stop: Stop, number: int = 1
+        self, model: Model, personal: Model, stop: Stop, number: int = 1, kept: Model | None = None
     ) -> tuple[npt.NDArray[np.float64], Model]:
         """`local_steps` private steps from the round's model.
 
@@ -84,6 +85,7 @@ class Trainer:
             personal: int64[personal_size].
             stop: checked before every step.
             number: of the round, from 1.
+            kept: int64[2 shared_size], what consolidation keeps in the job's state; None if the plan has no `ewc`.
 
         Returns:
             (update float64[shared_size] = weights after minus before, new personal vector int64[personal_size]).
@@ -93,7 +95,7 @@ class Trainer:
         """
         load_vectors(self._network, self._layout, model, personal)
         before = read(self._network, self._layout, "shared")
-        pulls = self._pulls()
+        pulls = self._pulls(kept)
         for active, steps in self._phases:
             self._engine.begin(self._training.rate(number), pulls, active)
             for _ in range(steps):
@@ -104,13 +106,23 @@ class Trainer:
         update = read(self._network, self._layout, "shared") - before
         return update, from_float(read(self._network, self._layout, "personal"))
 
-    def _pulls(self) -> list[Pull]:
+    def _pulls(self, kept: Model | None) -> list[Pull]:
         """Of a round that begins with the network's weights."""
-        if not self._training.proximal_mu:
-            return []
-        parameters = dict(self._network.named_parameters())
-        anchors = {tensor.name: parameters[tensor.name].detach().clone() for tensor in self._layout.of("shared")}
-        return [Pull(anchors, dict.fromkeys(anchors, torch.tensor(self._training.proximal_mu)))]
+        training, layout, pulls = self._training, self._layout, []
+        if training.proximal_mu:
+            parameters = dict(self._network.named_parameters())
+            anchors = {tensor.name: parameters[tensor.name].detach().clone() for tensor in layout.of("shared")}
+            pulls.append(Pull(anchors, dict.fromkeys(anchors, torch.tensor(training.proximal_mu))))
+        if training.ewc is not None:
+            if kept is None:
+                raise ValueError("the plan consolidates, so that a round needs what was kept")
+            strengths = consolidation.strengths(training.ewc, layout, kept).astype(np.float32)
+            pulls.append(Pull(_tensors(layout, to_float(consolidation.anchor(kept))), _tensors(layout, strengths)))
+        return pulls
+
+
+def _tensors(layout: Layout, vector: npt.NDArray[np.float32]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(values.copy()) for name, values in layout.split(vector).items()}
 
 
 def _phases(training: Training, layout: Layout) -> list[tuple[frozenset[str] | None, int]]:

@@ -1,0 +1,74 @@
+"""Elastic weight consolidation against drift, from published sums alone (numpy only).
+
+EWC (Kirkpatrick et al. 2017, arXiv 1612.00796; online: Schwarz et al. 2018, arXiv 1805.06370) holds weights that
+earlier data needed, by a penalty of strength/2 * F_i (w_i - a_i)**2, where F is the Fisher information. F is computed
+from patients' data. Here it is estimated by the squares of what published rounds changed, which are averages of
+gradients *that have their noise*: post-processing of what is charged already, kept by nobody and the same bytes for
+everybody. The noise adds the same to all coordinates, so that with much of it EWC becomes a pull to the average of
+earlier models.
+
+Kept in the job's state, in integers: the anchor, an exponential average of the models so far in fixed point, and the
+importance, one of squared changes in units of 2**-48. Averages are shifts: their memory is a power of two in rounds.
+The routing head is not held: its rows would be pulled apart, and the places of a sum that hold noise alone
+(feddrm.method.signal_free) would not any more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from feddrm.contract.errors import MalformedError
+from feddrm.contract.training import MOST_IMPORTANT, Consolidation
+from feddrm.method.layout import Layout
+
+Model = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+# A change of 64 in a weight; its square stays below 2**60.
+_LARGEST_CHANGE: Final = 1 << 30
+
+
+def initial(model: Model) -> Model:
+    """Before round 1: the anchor is the first model, and nothing is important. int64[2 n] of int64[n]."""
+    return np.concatenate([model, np.zeros_like(model)])
+
+
+def advance(terms: Consolidation, kept: Model, before: Model, after: Model) -> Model:
+    """After a published round that led from one shared model to another; exact, the same on every machine.
+
+    Args:
+        kept: int64[2 n], before it.
+        before, after: int64[n], of entries within update.MODEL_LIMIT.
+
+    Raises:
+        MalformedError: the sizes do not fit.
+    """
+    if kept.shape != (2 * len(before),) or before.shape != after.shape:
+        raise MalformedError("What consolidation keeps does not fit the model.")
+    anchor, importance = np.split(kept, 2)
+    change = np.clip(after - before, -_LARGEST_CHANGE, _LARGEST_CHANGE)
+    return np.concatenate(
+        [anchor + ((after - anchor) >> terms.shift), importance + ((change * change - importance) >> terms.shift)]
+    )
+
+
+def strengths(terms: Consolidation, layout: Layout, kept: Model) -> Floats:
+    """How strongly each shared weight is pulled to its anchor, float64[n]: `terms.strength` for the mean importance of
+    all that is held, at most MOST_IMPORTANT times that; zero before anything was published.
+    """
+    importance = np.split(kept, 2)[1].astype(np.float64)
+    held = np.concatenate([np.full(tensor.size, tensor.part != "routing") for tensor in layout.of("shared")])
+    importance[~held] = 0.0
+    mean = importance.sum() / max(int(held.sum()), 1)
+    if not mean > 0:
+        return np.zeros(len(importance))
+    found: Floats = terms.strength * np.minimum(importance / mean, MOST_IMPORTANT)
+    return found
+
+
+def anchor(kept: Model) -> Model:
+    """int64[n]: what weights are pulled to."""
+    return np.split(kept, 2)[0]
