@@ -86,7 +86,7 @@ class Keystream:
         if size > CHUNK_BYTES:
             raise MisuseError("keystream is written in chunks")
         self._spend(size)
-        self._cipher.update_into(_ZEROS[:size], buffer)
+        self._cipher.update_into(_ZEROS if size == CHUNK_BYTES else _ZEROS[:size], buffer)
 
     def words(self, count: int, dtype: str) -> Words:
         """The next `count` words as a fresh array."""
@@ -122,6 +122,7 @@ def apply(target: Words, add: Iterable[bytes], subtract: Iterable[bytes], tags: 
             for keystream in streams:
                 totals = [t + sign * r for t, r in zip(totals, residues(keystream, len(totals)), strict=True)]
         tags[:] = [total % TAG_PRIME for total in totals]
+    works = [(np.add, keystream.into) for keystream in plus] + [(np.subtract, keystream.into) for keystream in minus]
     buffer = bytearray(CHUNK_BYTES)
     stream = np.frombuffer(buffer, dtype=target.dtype)
     step = len(stream)
@@ -129,9 +130,6 @@ def apply(target: Words, add: Iterable[bytes], subtract: Iterable[bytes], tags: 
         part = target[start : start + step]
         masks = stream[: len(part)]
         size = part.nbytes
-        for keystream in plus:
-            keystream.into(buffer, size)
-            np.add(part, masks, out=part)
-        for keystream in minus:
-            keystream.into(buffer, size)
-            np.subtract(part, masks, out=part)
+        for combine, write in works:
+            write(buffer, size)
+            combine(part, masks, part)

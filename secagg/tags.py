@@ -6,11 +6,12 @@ sums of vectors, and without the offset zeros and multiples would verify as well
 F has two levels. A vector is cut into blocks of LENGTH entries; each gives COLUMNS inner products with the same short
 weights R, and F is the inner product of all of these with long weights A, modulo p. The first level, where the work
 is, needs no keystream as long as the vector and is a product of small float64 matrices that is exact: entries below
-2^30 times weights below 2^11, 2^11 of them, stay below 2^53 in any order of addition.
+2^30 times weights of at most 2^13, 2^10 of them, stay within 2^53 in any order of addition. A sign is one bit of
+each weight for nothing, and wide weights in short blocks need few columns, which is how often an entry is multiplied.
 
 A published sum that differs from the true one by d, some entry of it not divisible by p, passes a tag if F(d) is the
-change made to that tag. For a block with such an entry each column of R is hit with at most one of 2^11 values of the
-entry's weight, so that all columns vanish with probability 2^-121; if one does not, its weight in A is hit with at most
+change made to that tag. For a block with such an entry each column of R is hit with at most one of 2^14 values of the
+entry's weight, so that all columns vanish with probability 2^-112; if one does not, its weight in A is hit with at most
 two of 2^56 values, in each of two tags: 2^-110. It does not matter how many entries differ, and by what.
 """
 
@@ -27,14 +28,12 @@ from secagg.keys import derive, framed
 from secagg.masks import Keystream
 from secagg.session import TAG_PRIME, TAGS
 
-LENGTH: Final = 2048
-COLUMNS: Final = 11
-SHORT_BITS: Final = 11
+LENGTH: Final = 1024
+COLUMNS: Final = 8
+SHORT_BITS: Final = 14
 _LIMB_BITS: Final = 24
-# The shape that OpenBLAS multiplies fastest: eight rows, and one column more, of zeros. It starts threads for products
-# beyond 2^18 multiplications: slower here, and not ours to take from training.
-_BLOCKS: Final = 8
-_WIDTH: Final = COLUMNS + 1
+# OpenBLAS starts threads for products beyond 2^18 multiplications: slower here, and not ours to take from training.
+_BLOCKS: Final = 16
 _HALF: Final = 28
 _TERMS: Final = 128
 
@@ -67,10 +66,10 @@ def products(group: bytes, session: bytes, words32: NDArray[Any], words64: NDArr
 
 
 def _short_weights(group: bytes, session: bytes, rows: int) -> NDArray[np.float64]:
-    """R and a column of zeros: float64[rows, _WIDTH], integers below 2^SHORT_BITS, in memory by columns."""
+    """R: float64[rows, COLUMNS], integers in [-2^(SHORT_BITS - 1), 2^(SHORT_BITS - 1)), in memory by columns."""
     words = Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([0]))).words(rows * COLUMNS, "<u2")
-    short = np.zeros((rows, _WIDTH), order="F")
-    short[:, :COLUMNS] = (words & ((1 << SHORT_BITS) - 1)).reshape(rows, COLUMNS)
+    low = (words & ((1 << SHORT_BITS) - 1)).reshape(rows, COLUMNS)
+    short: NDArray[np.float64] = np.subtract(low, 1 << (SHORT_BITS - 1), dtype=np.float64, order="F")
     return short
 
 
@@ -82,7 +81,7 @@ def _long_weights(stream: Keystream, count: int) -> NDArray[np.uint64]:
 def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None = None) -> NDArray[np.int64]:
     """The first level: int64[blocks * COLUMNS], exact. `limb` takes the part of each entry that is meant."""
     whole, rest = divmod(len(values), LENGTH)
-    found = np.empty((whole + (rest > 0), _WIDTH))
+    found = np.empty((whole + (rest > 0), COLUMNS))
     blocks = values[: whole * LENGTH].reshape(whole, LENGTH)
     buffer = np.empty((min(_BLOCKS, whole), LENGTH))
     for at in range(0, whole, _BLOCKS):
@@ -93,7 +92,7 @@ def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None =
     if rest:
         last = values[whole * LENGTH :]
         np.matmul((last if limb is None else limb(last)).astype(np.float64), short[:rest], out=found[whole])
-    return found[:, :COLUMNS].astype(np.int64).ravel()
+    return found.astype(np.int64).ravel()
 
 
 def _halves(values: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from secagg.errors import MisuseError, WireError
 from secagg.masks import Words
-from secagg.session import TAG_PRIME, WORD64_BOUND, Announcement, vector_size
+from secagg.session import TAG_PRIME, TAGS, WORD64_BOUND, Announcement, vector_size
 
 
 class Segments:
@@ -23,6 +23,24 @@ class Segments:
 
     def __init__(self, words32: int, words64: int) -> None:
         self._buffer = BytesIO(bytes(vector_size(words32, words64)))
+        self._view(words32, words64)
+
+    @classmethod
+    def of(cls, words32: Words, words64: Words) -> Segments:
+        """The vector itself, from signed integers, of which the low bits count; its tags are zero."""
+        if words32.dtype != np.dtype("<i4") or words64.dtype != np.dtype("<i8"):
+            segments = cls(len(words32), len(words64))
+            np.copyto(segments.words32, words32, casting="unsafe")
+            np.copyto(segments.words64, words64, casting="unsafe")
+            return segments
+        segments = cls.__new__(cls)
+        # Written once: no zeros before. In one expression, or the buffer would have two owners and be copied.
+        parts = (np.ascontiguousarray(words32).data, np.ascontiguousarray(words64).data, bytes(8 * TAGS))
+        segments._buffer = BytesIO(b"".join(parts))
+        segments._view(len(words32), len(words64))
+        return segments
+
+    def _view(self, words32: int, words64: int) -> None:
         view = self._buffer.getbuffer()
         self.words32: Words = np.frombuffer(view, dtype="<u4", count=words32)
         self.words64: Words = np.frombuffer(view, dtype="<u8", offset=4 * words32, count=words64)

@@ -249,10 +249,10 @@ class Session:
 
     def tags(self, silo: str) -> list[int]:
         small, large = self.words(silo)
-        blocks = [part[at : at + 2048].tolist() for part in (small, large) for at in range(0, len(part), 2048)]
+        blocks = [part[at : at + 1024].tolist() for part in (small, large) for at in range(0, len(part), 1024)]
         rows = max(len(block) for block in blocks)
-        short = keystream(self.key(self.group, "TAG_WEIGHTS", "tag weights", 0), rows * 11, "<u2") % 2048
-        columns = short.reshape(rows, 11).T.tolist()
+        short = keystream(self.key(self.group, "TAG_WEIGHTS", "tag weights", 0), rows * 8, "<u2") % 2**14
+        columns = (short.astype(int) - 2**13).reshape(rows, 8).T.tolist()
         inner = [sum(r * x for r, x in zip(column, block, strict=False)) for block in blocks for column in columns]
         offsets = keystream(self.key(self.group, "TAG_OFFSET", "tag offset", silo), TAGS, "<u8").tolist()
         found = []

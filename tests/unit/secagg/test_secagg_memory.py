@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -34,11 +34,14 @@ def peak(call: Callable[[], T]) -> tuple[T, int]:
     return result, tracemalloc.get_traced_memory()[1] - before
 
 
-@pytest.mark.parametrize("size", [4, 12])
-def test_a_silo_works_in_less_than_a_mebibyte_whatever_the_cohort(size: int) -> None:
+@pytest.mark.parametrize(("size", "dtype"), [(4, np.int64), (4, np.int32), (12, np.int64)])
+def test_a_silo_works_in_less_than_a_mebibyte_whatever_the_cohort(
+    size: int, dtype: type[np.signedinteger[Any]]
+) -> None:
     federation = Federation(size=size, threshold=size - 1, words32=COUNT, words64=2)
     session = federation.start().run(Step.SHARES)
     words32, words64 = federation.words("silo-0")
+    words32 = words32.astype(dtype)
     ready = session.clients["silo-0"].receive(session.server.outgoing["silo-0"])
     (session.clients["silo-0"], frame), used = peak(lambda: ready.mask(words32, words64))
     assert used - len(frame.attachment) < MEBIBYTE
@@ -68,6 +71,19 @@ def test_what_was_computed_in_is_what_is_sent() -> None:
     data, used = peak(compute)
     assert data[: 4 * COUNT] == b"\7\0\0\0" * COUNT
     assert used - len(data) < MEBIBYTE // 16
+
+
+@pytest.mark.parametrize("kind", ["<i4", "<i8"])
+def test_a_vector_is_copied_once_from_integers_of_either_width(kind: str) -> None:
+    values = np.arange(-COUNT, COUNT, 2, dtype=kind)[::-1]
+    large = np.array([-1, 1 << 40])
+
+    def copy() -> bytes:
+        return Segments.of(values, large).take()
+
+    data, used = peak(copy)
+    assert data == values.astype("<i4").tobytes() + large.tobytes() + bytes(16)
+    assert used - len(data) < 4 * COUNT + MEBIBYTE // 16
 
 
 def test_what_was_sent_never_changes_although_somebody_kept_a_view() -> None:

@@ -31,16 +31,17 @@ def int64s(values: list[int]) -> NDArray[np.int64]:
 
 def weights(group: bytes, session: bytes, lengths: tuple[int, int]) -> list[list[int]]:
     """The weight of every entry in each tag, in integers of unlimited size."""
-    short = Keystream(derive(group, labels.TAG_WEIGHTS, session, b"\0")).words(2048 * 11, "<u2").tolist()
+    short = Keystream(derive(group, labels.TAG_WEIGHTS, session, b"\0")).words(1024 * 8, "<u2").tolist()
     found = []
     for tag in range(TAGS):
         stream = Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([1 + tag])))
         weight = []
         for length in lengths:
-            for start in range(0, length, 2048):
-                long = [word >> 8 for word in stream.words(11, "<u8").tolist()]
-                for row in range(min(2048, length - start)):
-                    weight.append(sum(a * (short[11 * row + column] % 2048) for column, a in enumerate(long)) % P)
+            for start in range(0, length, 1024):
+                long = [word >> 8 for word in stream.words(8, "<u8").tolist()]
+                for row in range(min(1024, length - start)):
+                    signed = [word % 2**14 - 2**13 for word in short[8 * row : 8 * row + 8]]
+                    weight.append(sum(a * r for a, r in zip(long, signed, strict=True)) % P)
         found.append(weight)
     return found
 
@@ -70,7 +71,7 @@ def test_the_prime_is_a_prime_beyond_every_entry_and_below_what_a_sum_of_tags_ho
     assert tags.TAG_PRIME == P
     assert all(pow(base, P - 1, P) == 1 for base in range(2, 50))
     assert P > 2 * LARGEST64
-    assert P > RING_BOUND * 2**tags.SHORT_BITS * tags.LENGTH
+    assert P > RING_BOUND * 2 ** (tags.SHORT_BITS - 1) * tags.LENGTH
 
 
 @given(
@@ -131,7 +132,7 @@ def test_masks_of_tags_are_residues_that_use_their_words_once() -> None:
     assert marks.tolist() == [0] * TAGS
 
 
-@pytest.mark.parametrize("count", [1, 2047, 2048, 2049, 11 * 2048 - 1, 11 * 2048, 11 * 2048 + 1, 23 * 2048 + 7])
+@pytest.mark.parametrize("count", [1, 1023, 1024, 1025, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 35 * 1024 + 7])
 def test_a_tag_does_not_depend_on_blocks_or_type(count: int) -> None:
     vector = (np.arange(count, dtype=np.int64) * 7919) % 2**20 - 2**19
     expected = tags.tags(GROUP, SID, vector, vector, ["a"])
@@ -142,13 +143,15 @@ def test_a_tag_does_not_depend_on_blocks_or_type(count: int) -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_sums_are_exact(sign: int) -> None:
     """Every entry at its bound against weights of any size: no product of float64 may have rounded."""
-    count = 2048 + 3
+    count = 1024 + 3
     words32, words64 = [sign * (RING_BOUND - 1)] * count, [sign * LARGEST64] * count
     computed = tags.tags(GROUP, SID, np.array(words32, dtype="<i4"), int64s(words64), ["a"])
     assert computed.tolist() == tags_by_hand(GROUP, "a", words32, words64)
-    full = np.full((tags.LENGTH, tags._WIDTH), 2**tags.SHORT_BITS - 1, dtype=np.float64)
+    least = -(2 ** (tags.SHORT_BITS - 1))
+    full = np.full((tags.LENGTH, tags.COLUMNS), least, dtype=np.float64)
     values = np.full(tags.LENGTH, sign * (RING_BOUND - 1), dtype="<i4")
-    exact = sign * (RING_BOUND - 1) * (2**tags.SHORT_BITS - 1) * tags.LENGTH
+    exact = sign * (RING_BOUND - 1) * least * tags.LENGTH
+    assert abs(exact) < 2**53
     assert tags._inner(values, full).tolist() == [exact] * tags.COLUMNS
     assert tags._inner(values[:-1], full).tolist() == [exact // tags.LENGTH * (tags.LENGTH - 1)] * tags.COLUMNS
 
@@ -194,13 +197,13 @@ def test_no_change_is_a_weak_one(words32: list[int], words64: list[int]) -> None
 
 
 def test_a_column_of_the_short_weights_vanishes_as_rarely_as_claimed() -> None:
-    """A difference of two entries cancels in a column where two weights agree: 2^-11. All eleven must at once."""
+    """A difference of two entries cancels in a column where two weights agree: 2^-14. All eight must at once."""
     trials, hits = 4000, 0
     for trial in range(trials):
         short = tags._short_weights(trial.to_bytes(32), SID, 2)
         hits += int(np.sum(tags._inner(int64s([1, -1]), short) == 0))
     assert abs(hits - trials * tags.COLUMNS / 2**tags.SHORT_BITS) < 25
-    assert tags.SHORT_BITS * tags.COLUMNS == 121
+    assert tags.SHORT_BITS * tags.COLUMNS == 112
 
 
 def test_the_long_weights_use_all_their_bits() -> None:
