@@ -26,6 +26,9 @@ _RING_LIMIT = 1 << 30
 # batch has more than one block (2.2 GiB at the limit); a record's gradient is written out only for layers that are not
 # linear. An auditor derives the first model.
 MAXIMUM_PARAMETERS = 1 << 25
+# What a sealed query carries of one record (feddrm.contract.seal), and what the routing fit takes.
+MAXIMUM_WIDTH = 1 << 16
+MAXIMUM_EMBEDDING = 1 << 14
 
 # The range that privacy.events accounts for.
 MAXIMUM_STEPS = 1_000_000
@@ -102,6 +105,11 @@ class Plan(Grown):
         if self.training.rounds * self.training.local_steps > MAXIMUM_STEPS:
             raise ValueError(f"training: rounds * local_steps must stay below {MAXIMUM_STEPS}")
         self.model.check(self.schema_.shape)
+        if self.schema_.image is not None and self.width > MAXIMUM_WIDTH:
+            raise ValueError(
+                f"schema.image: {self.width} numbers a record, and a query carries {MAXIMUM_WIDTH} at most; take "
+                'smaller images, or model.kind "frozen", whose queries carry what was extracted'
+            )
         _in_section("model.personal", lambda: self.personal)
         if self.training.head_steps and not 0 < len(self.personal) < len(self.tensors):
             raise ValueError("training.head_steps: needs personal tensors and shared ones (model.personal)")
@@ -147,6 +155,8 @@ class Plan(Grown):
         if fit is not None:
             if set(fit.public_sizes) != set(self.silos):
                 raise ValueError("routing_fit.public_sizes: must give every silo's public size and no other's")
+            if self.model.embedding(self.shape) > MAXIMUM_EMBEDDING:
+                raise ValueError(f"routing_fit: the embedding may have at most {MAXIMUM_EMBEDDING} numbers")
             _in_section("routing_fit", lambda: check_ring(fit.event(self.fit_entries, self.shares), fit.largest_silo))
         if evaluation is not None:
             _in_section("evaluation", lambda: check_ring(evaluation.event(self.shares), evaluation.largest_silo))

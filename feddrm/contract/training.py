@@ -87,7 +87,7 @@ class Training(Grown):
         """The local learning rate of round `number`, from 1 (Loshchilov and Hutter 2017, arXiv 1608.03983)."""
         if self.decay == "none":
             return self.learning_rate
-        return 0.5 * self.learning_rate * (1 + math.cos(math.pi * (number - 1) / self.rounds))
+        return 0.5 * self.learning_rate * (1 + math.cos(math.pi * (number - 1) / max(self.rounds, 1)))
 
     @property
     def required_rounds(self) -> int:

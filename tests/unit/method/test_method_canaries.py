@@ -140,3 +140,16 @@ def test_the_run_holds_no_record_and_keeps_what_the_claim_depends_on(make_plan: 
     assert sum(patient.startswith(b"canary") for patient in patients) == inserted(b"\x08" * 32).sum()
     assert len(data.features) == 3 * inserted(b"\x08" * 32).sum() + 200
     assert data.features.shape[1] > CANARIES
+
+
+def test_a_plan_for_images_is_audited_on_the_run_s_own_network(make_kind: MakePlan) -> None:
+    """What works on noised steps is left out: it hides canaries and protects nobody."""
+    plan = make_kind(
+        "lenet_gn", personal=[], local_steps=3, momentum=0.9, decay="cosine", proximal_mu=1.0, ewc={"strength": 0.1}
+    )
+    audited = audit_plan(plan)
+    assert audited.model.kind == "mlp"
+    assert audited.schema_.image is None
+    training = audited.training
+    assert (training.momentum, training.decay, training.proximal_mu, training.ewc) == (0.0, "none", 0.0, None)
+    assert (training.local_steps, training.noise_multiplier) == (3, plan.training.noise_multiplier)

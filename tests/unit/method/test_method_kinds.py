@@ -9,6 +9,8 @@ import pytest
 from kinds import IMAGE, KINDS, MakePlan
 from pydantic import ValidationError
 
+from feddrm.contract import plan as plan_module
+from feddrm.contract import seal
 from feddrm.contract.errors import InputError
 from feddrm.contract.models import PARTITIONS
 from feddrm.contract.plan import Plan, Queries
@@ -149,6 +151,7 @@ def test_what_cannot_be_routed_is_not_signed(make_kind: MakePlan) -> None:
         ("mlp", {"image": IMAGE | {"upper": 0}}, "lower must be below upper"),
         ("mlp", {"image": IMAGE | {"name": "id"}}, "patient id id may not be a feature"),
         ("mlp", {"image": IMAGE | {"channels": 16, "height": 1024, "width": 1024}}, "at most 1048576 values"),
+        ("lenet_gn", {"image": IMAGE | {"height": 300, "width": 300}}, "a query carries 65536 at most"),
         ("mlp", {"columns": True}, "one of them, and not both"),
         ("mlp", {"image": None, "columns": False}, "one of them, and not both"),
     ],
@@ -157,6 +160,20 @@ def test_networks_and_records_must_fit(make_kind: MakePlan, kind: str, changes: 
     with pytest.raises(ValidationError) as caught:
         make_kind(kind, **changes)
     assert said in str(caught.value)
+
+
+def test_what_a_plan_allows_is_what_queries_and_the_routing_fit_take(make_kind: MakePlan) -> None:
+    assert plan_module.MAXIMUM_WIDTH == seal.MAXIMUM_WIDTH
+    frozen = make_kind("frozen", image=IMAGE | {"height": 300, "width": 300})
+    assert frozen.width == 7
+    document = make_kind("linear", image=IMAGE | {"height": 160, "width": 160}).model_dump(mode="json", by_alias=True)
+    Plan.model_validate(document)
+    document["routing_fit"] = {
+        "sums": 2, "noise_multiplier": 4.0, "step_size": 1.0,
+        "public_sizes": dict.fromkeys(document["silos"], 100), "largest_silo": 1000,
+    }  # fmt: skip
+    with pytest.raises(ValidationError, match="the embedding may have at most 16384"):
+        Plan.model_validate(document)
 
 
 def test_fields_at_their_defaults_leave_no_key_in_what_is_signed(make_kind: MakePlan) -> None:
