@@ -44,14 +44,18 @@ def compare(
     """
     require_extra("feddrm compare", "compare", ["torch", "opacus"])
     from feddrm.compare import report, run, settings, store
+    from feddrm.contract.files import exclusive
 
     wanted = settings.narrowed(settings.load(what), methods, epsilons, seeds)
+    if wanted.data.source == "cifar10":
+        require_extra("feddrm compare with CIFAR-10", "compare", ["PIL"])
     place = store.Store(directory or Path(f"feddrm-compare-{wanted.name}"), wanted)
-    with progress("Rounds", run.rounds(wanted)) as bar:
-        run.run(wanted, data, place, processes, bar.advance)
-    rows = report.rows(wanted, place)
     notes = [PRIVATE_DATA] if wanted.data.files is not None else []
-    report.write(wanted, rows, notes, place.folder)
+    with exclusive(place.folder / "lock", what="Another comparison"):
+        with progress("Rounds", run.rounds(wanted)) as bar:
+            run.run(wanted, data, place, processes, bar.advance)
+        rows = report.rows(wanted, place)
+        report.write(wanted, rows, notes, place.folder)
     if notes:
         typer.echo(f"These results are {PRIVATE_DATA}.", err=True)
     emit(form, {"comparison": wanted.name, "notes": notes, "rows": rows}, report.text(rows))

@@ -44,6 +44,7 @@ METHODS: Final[Mapping[str, Method]] = {
     for method in (
         Method("feddrm", _HEAD, True, "trunk and router shared, personal heads, router fitted in stage 2", fits=True),
         Method("feddrm-stage1", _HEAD, True, "the same without stage 2"),
+        Method("feddrm-bias", ("target_head.bias",), True, "one head for all, with each silo's own bias", fits=True),
         Method("fedavg", (), False, "one model for all"),
         Method("fedavgft", (), False, "one model, then fine-tuned by every silo", tunes=True),
         Method("fedprox", (), False, "fedavg, pulled to the round's model", proximal=True),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -56,23 +57,33 @@ def run(settings: Settings, folder: Path, store: Store, processes: int, advance:
     context = multiprocessing.get_context("spawn")
     done: Any = context.Queue()
     arguments = (os.getpid(), done, store.folder, settings.model_dump_json(by_alias=True), folder)
+    try:
+        _share(todo, processes, context, arguments, lambda: _drain(done, advance))
+    except BrokenProcessPool as error:
+        raise InputError(
+            "A process of the comparison was killed.",
+            remedy="Run the same command again: it goes on where it stood. If memory is short, use --processes 1.",
+        ) from error
+    _drain(done, advance)
+
+
+def _share(
+    todo: Sequence[Job], processes: int, context: Any, arguments: tuple[Any, ...], look: Callable[[], None]
+) -> None:
     with ProcessPoolExecutor(processes, context, _begin, arguments) as pool:
         futures: set[Future[None]] = {pool.submit(_work, job) for job in todo}
         try:
             while futures:
                 finished, futures = wait(futures, _LOOK_SECONDS, FIRST_EXCEPTION)
-                _drain(done, advance)
+                look()
                 for future in finished:
                     future.result()
-        except BrokenProcessPool as error:
-            raise InputError(
-                "A process of the comparison was killed.",
-                remedy="Run the same command again: it goes on where it stood. If memory is short, use --processes 1.",
-            ) from error
-        finally:
-            for future in futures:
-                future.cancel()
-    _drain(done, advance)
+        except BaseException:
+            # Whatever it is, Ctrl-C or one cell's bad data, the others' states lie on the disk: nobody waits for them.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
 
 
 def _drain(done: Any, advance: Callable[[int], None]) -> None:
@@ -91,6 +102,8 @@ _done: Any
 
 def _begin(parent: int, done: Any, store: Path, settings: str, folder: Path) -> None:
     global _settings, _folder, _store, _done
+    # Ctrl-C reaches the whole group: the parent says so, once.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     torch.set_num_threads(1)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     _settings = Settings.model_validate_json(settings)

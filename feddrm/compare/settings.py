@@ -100,7 +100,6 @@ class Train(Document):
         head_steps: of methods that alternate (FedRep): the first so many local steps move the head alone.
         local_rounds: of methods that fine-tune (FedAvgFT): the last so many rounds are not averaged.
         proximal_mu: of FedProx.
-        ewc: strength of elastic weight consolidation, with --drift.
     """
 
     rounds: Annotated[int, Field(ge=1, le=10_000)]
@@ -120,7 +119,6 @@ class Train(Document):
     head_steps: Annotated[int, Field(ge=0)] = 0
     local_rounds: Annotated[int, Field(ge=0)] = 0
     proximal_mu: Annotated[float, Field(ge=0)] = 0.0
-    ewc: Annotated[float, Field(ge=0)] = 0.0
 
 
 class Fit(Document):
@@ -167,6 +165,8 @@ class Settings(Document):
         for field in ("methods", "epsilons", "seeds"):
             if len(set(getattr(self, field))) != len(getattr(self, field)):
                 raise ValueError(f"{field}: one appears twice")
+        if self.model.kind == "frozen":
+            raise ValueError("model.kind: a frozen extractor is not compared; give its embeddings as columns of files")
         private = any(value != float("inf") for value in self.epsilons)
         if private and self.train.batch is not None:
             raise ValueError("train.batch: privacy needs a sampling_rate instead")

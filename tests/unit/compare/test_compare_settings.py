@@ -66,6 +66,7 @@ def test_rands_schema_is_the_demos() -> None:
         ({"data": {"source": "mnist", "split": "dirichlet"}}, "say how many"),
         ({"data": {"source": "mnist", "split": "fixed", "shift": "colour"}}, "shift"),
         ({"data": {"source": "files"}}, "files"),
+        ({"model": {"kind": "frozen", "sha256": bytes(32), "form": "export", "features": 8}}, "not compared"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, object], word: str) -> None:
