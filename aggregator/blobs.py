@@ -13,7 +13,7 @@ from typing import Final
 
 from feddrm.contract.chunks import CHUNK_BYTES, blob_hash
 from feddrm.contract.errors import InputError, MalformedError, VerificationError
-from feddrm.contract.files import atomic_write
+from feddrm.contract.files import atomic_write, file_error, full_sync, sync_directory
 from feddrm.contract.messages import Chunk
 
 SUMS: Final = "sums"
@@ -31,6 +31,7 @@ class Blobs:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._unsynced: set[Path] = set()
         for kind in sorted(_KINDS):
             (directory / kind).mkdir(parents=True, exist_ok=True)
 
@@ -47,6 +48,29 @@ class Blobs:
         if not path.exists():
             atomic_write(path, data)
         return blob
+
+    def put_soon(self, kind: str, data: bytes) -> bytes:
+        """Keep `data` as `put` does, but durable with the next `sync` only: for what can be made again until then. A
+        blob that is there is written again, as the loss of power may have left half of it."""
+        blob = blob_hash(data)
+        path = self.path(kind, blob)
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            temporary.write_bytes(data)
+            temporary.replace(path)
+        except OSError as error:
+            raise file_error(error, path) from error
+        self._unsynced.add(path)
+        return blob
+
+    def sync(self) -> None:
+        """Make all of `put_soon` durable."""
+        for path in self._unsynced:
+            with path.open("rb+") as file:
+                full_sync(file.fileno())
+        for folder in {path.parent for path in self._unsynced}:
+            sync_directory(folder)
+        self._unsynced.clear()
 
     def get(self, kind: str, blob: bytes) -> bytes:
         """Read a blob.

@@ -181,6 +181,9 @@ class Coordinator:
                 self._order(room, order)
         if self.job is not None:
             rounds.advance(self.job, room)
+            if isinstance(self.job.phase, Gathering) and not gather.gathered(self.job, room)[1]:
+                # Nobody is waited for: no reason to let the clock say so.
+                rounds.gather(self.job, room, self.job.phase)
             self._note_release(self.job)
             for silo in sorted(self.job.barred.keys() - before):
                 aborting.say_why(self.job, room, silo)

@@ -17,10 +17,11 @@ import safetensors.numpy
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from aggregator import checkpoint, eventlog
-from aggregator.blobs import MODELS, TRUNKS
+from aggregator.blobs import MODELS, SUMS, TRUNKS
 from aggregator.card import CardFiles, make_card, read_card, write_card
 from aggregator.coordinator import Coordinator
 from aggregator.events import (
+    Detached,
     Effect,
     Event,
     FromSilo,
@@ -35,10 +36,11 @@ from aggregator.events import (
 )
 from aggregator.job import Room, model_bytes
 from aggregator.noise import LOOK_BYTES, StoredNoise
+from aggregator.phases import Gathering
 from aggregator.release import Candidate, bundle_of
 from aggregator.router import Serving
 from aggregator.status import status_of
-from aggregator.store import Store
+from aggregator.store import Line, Store
 from feddrm.contract.errors import FeddrmError, InputError
 from feddrm.contract.messages import NoiseFound, SiloFrame, Status
 from feddrm.contract.release import write_bundle
@@ -47,7 +49,12 @@ from secagg.bodies import Masked
 from secagg.errors import WireError
 from secagg.wire import Step
 
-_EVENTS_BETWEEN_CHECKPOINTS: Final = 1000
+# A restart replays what came after the checkpoint: so many events, or so many bytes of them, in a second or less.
+_EVENTS_BETWEEN_CHECKPOINTS: Final = 300
+_BYTES_BETWEEN_CHECKPOINTS: Final = 4 << 20
+_LONGEST_WITHOUT_CHECKPOINT: Final = 1000
+# What no operator waits for: that such an event happened need not survive what nobody was told of.
+_UNANSWERED: Final = (FromSilo, Detached, Restarted, Ticked)
 
 
 class StoppedError(FeddrmError):
@@ -66,6 +73,7 @@ class Engine:
         self._clock: Final = clock
         self._milestone = coordinator.milestone()
         self._events = 0
+        self._bytes = 0
         self._sequence = 0
         self.serving: Serving | None = None
         self._noise: StoredNoise | None = None
@@ -105,10 +113,12 @@ class Engine:
                 clock,
             )
             engine._sequence = saved[0]
+        lines: list[Line] = []
         for logged in store.events(engine._sequence):
             event = engine._attach(eventlog.decode(logged.kind, logged.body))
-            engine._carry_out(logged.seq, logged.stamp, engine.coordinator.handle(event, logged.stamp))
-        engine._milestone = None
+            engine._carry_out(logged.seq, logged.stamp, engine.coordinator.handle(event, logged.stamp), lines)
+            engine._bytes += len(logged.body)
+        store.settle(engine._sequence, lines, synced=True)
         engine.submit(Restarted())
         if roster.body != engine.coordinator.signed_roster.body:
             # An older one in the directory loses: the state holds what was published since.
@@ -128,7 +138,11 @@ class Engine:
         return self.submit_all((event,))
 
     def submit_all(self, events: Sequence[Event]) -> tuple[Send, ...]:
-        """As `submit`, for events in this order, all made durable by one write.
+        """As `submit`, for events in this order, all logged by one write.
+
+        They survive a kill at once. They are synced before this returns if anything is to be sent, or if one is an
+        operator's: of any other, of which nobody was told anything, the loss of power makes a message that never came,
+        and silos repeat what was not answered.
 
         Raises:
             FeddrmError: as `submit`. So an order of an operator, which may be refused, must come alone.
@@ -139,17 +153,20 @@ class Engine:
         for event in events:
             self.coordinator.admit(event, now)
         stamps = [Stamp(now, self._entropy(32)) for _ in events]
-        numbers = self.store.append(
-            [(stamp, *eventlog.encode(event)) for stamp, event in zip(stamps, events, strict=True)]
-        )
+        entries = [(stamp, *eventlog.encode(event)) for stamp, event in zip(stamps, events, strict=True)]
+        answered = not all(isinstance(event, _UNANSWERED) for event in events)
+        numbers = self.store.append(entries, synced=answered)
+        self._bytes += sum(len(body) for _, _, body in entries)
         # A bug or a full disk between here and the end leaves a state that is neither old nor new: no event may build
         # on it. What is on disk is sound, so the process must end and start again from there.
         self.failed = True
         sends: list[Send] = []
+        lines: list[Line] = []
         for sequence, stamp, event in zip(numbers, stamps, events, strict=True):
             effects = self.coordinator.handle(self._attach(event), stamp)
-            sends += self._carry_out(sequence, stamp, effects)
-            self._checkpoint()
+            sends += self._carry_out(sequence, stamp, effects, lines)
+        self.store.settle(self._sequence, lines, synced=bool(sends))
+        self._checkpoint()
         self.failed = False
         return tuple(sends)
 
@@ -182,14 +199,19 @@ class Engine:
             return event
         return FromSilo(event.silo, SiloFrame(replace(frame, attachment=data)))
 
-    def _carry_out(self, sequence: int, stamp: Stamp, effects: tuple[Effect, ...]) -> tuple[Send, ...]:
+    def _carry_out(
+        self, sequence: int, stamp: Stamp, effects: tuple[Effect, ...], lines: list[Line]
+    ) -> tuple[Send, ...]:
         self._sequence = sequence
         self._events += 1
-        lines = [(line, effect.text) for line, effect in enumerate(effects) if isinstance(effect, Journal)]
-        self.store.note(sequence, stamp.now_ms, lines)
         sends = []
-        for effect in effects:
+        for place, effect in enumerate(effects):
             match effect:
+                case Journal(text):
+                    lines.append((sequence, place, stamp.now_ms, text))
+                case StoreBlob(kind, data) if kind == SUMS:
+                    # A replay makes it again, so it need not be durable before the next checkpoint.
+                    self.store.blobs.put_soon(kind, data)
                 case StoreBlob(kind, data):
                     self.store.blobs.put(kind, data)
                 case PublishRelease(release):
@@ -228,16 +250,27 @@ class Engine:
 
     def _checkpoint(self) -> None:
         milestone = self.coordinator.milestone()
-        if milestone is None or (milestone == self._milestone and self._events < _EVENTS_BETWEEN_CHECKPOINTS):
+        if milestone is None:
+            return
+        changed, self._milestone = milestone != self._milestone, milestone
+        if changed:
+            # A sum a round while it is fresh, so that the release does not have to read all of them at once.
+            self._noise_found(LOOK_BYTES)
+        if not (changed and self._worth_while()) and self._events < _LONGEST_WITHOUT_CHECKPOINT:
             return
         job = self.coordinator.job
         if job is not None and not self.store.blobs.has(MODELS, job.blob):
             self.store.blobs.put(MODELS, model_bytes(job))
+        self.store.blobs.sync()
         self.store.checkpoint(self._sequence, checkpoint.encode(self.coordinator))
-        self._milestone = milestone
-        self._events = 0
-        # A sum a round while it is fresh, so that the release does not have to read all of them at once.
-        self._noise_found(LOOK_BYTES)
+        self._events = self._bytes = 0
         # Only now does no event refer to them any more.
         self.store.uploads.clear()
         self.store.blobs.keep_only(MODELS, checkpoint.blobs_of(self.coordinator))
+
+    def _worth_while(self) -> bool:
+        """Whether to write a checkpoint at this milestone: small rounds that follow at once share one."""
+        job = self.coordinator.job
+        if job is None or not isinstance(job.phase, Gathering) or self._events >= _EVENTS_BETWEEN_CHECKPOINTS:
+            return True
+        return self._bytes >= _BYTES_BETWEEN_CHECKPOINTS or not self.store.uploads.empty()

@@ -1,7 +1,8 @@
 """The coordinator's durable state: a log of events, checkpoints of the state they lead to, and the operator's journal.
 
-SQLite in WAL mode with synchronous=FULL: an event that was appended survives the loss of power. The state machine is a
-pure function of the log, so a coordinator that is killed at any instant continues where it was (design section 9).
+SQLite in WAL mode: an event that was appended survives a kill at once, and the loss of power before anything that it
+led to leaves this machine (`settle`). The state machine is a pure function of the log, so a coordinator that is killed
+at any instant continues where it was (design section 9).
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ CREATE TABLE IF NOT EXISTS checkpoint (
   id INTEGER PRIMARY KEY CHECK (id = 0), seq INTEGER NOT NULL, state BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS journal (
   seq INTEGER NOT NULL, line INTEGER NOT NULL, now_ms INTEGER NOT NULL, text TEXT NOT NULL, PRIMARY KEY (seq, line));
+CREATE TABLE IF NOT EXISTS settled (id INTEGER PRIMARY KEY CHECK (id = 0), seq INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS queries (
   querier TEXT NOT NULL, day INTEGER NOT NULL, used INTEGER NOT NULL, PRIMARY KEY (querier, day));
 """
+
+Line = tuple[int, int, int, str]
+"""A line of the journal: event, place among its lines, milliseconds since the epoch, text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +93,17 @@ class Store:
         self._database.close()
         self._lock.close()
 
-    def append(self, entries: Sequence[tuple[Stamp, str, bytes]]) -> tuple[int, ...]:
-        """Make events (stamp, kind, body) durable, all or none of them; returns their sequence numbers, in order.
+    def append(self, entries: Sequence[tuple[Stamp, str, bytes]], *, synced: bool = True) -> tuple[int, ...]:
+        """Log events (stamp, kind, body), all or none of them; returns their sequence numbers, in order.
+
+        Args:
+            synced: they survive the loss of power when this returns. Else they do with the next synced write.
 
         Raises:
             BusyError: the disk refuses it; nothing was changed.
         """
         numbers = []
-        with self._transaction():
+        with self._transaction(synced=synced):
             for stamp, kind, body in entries:
                 cursor = self._database.execute(
                     "INSERT INTO event (now_ms, seed, kind, body) VALUES (?, ?, ?, ?)",
@@ -131,27 +139,34 @@ class Store:
         )
         return cursor.rowcount == 1
 
-    def note(self, seq: int, now_ms: int, lines: Sequence[tuple[int, str]]) -> None:
-        """Write lines (place, text) of the journal. The same line of the same event is written once.
+    def settle(self, seq: int, lines: Sequence[Line], *, synced: bool) -> None:
+        """Write lines of the journal. The same line of the same event is written
+        once.
 
-        They are durable with the next event or checkpoint only: until then the events that they follow from are in the
-        log, and a replay writes them again.
+        Args:
+            seq: the newest event that was acted upon.
+            synced: it, and all before it, survive the loss of power when this returns: something that they led to is
+                about to leave. Else the lines are durable with the next synced write only; until then the events that
+                they follow from are in the log, and a replay writes them again.
+
+        Raises:
+            BusyError: the disk refuses it.
         """
-        if not lines:
+        if not lines and not synced:
             return
-        self._database.execute("PRAGMA synchronous=NORMAL")
-        try:
-            with self._transaction():
-                self._database.executemany(
-                    "INSERT OR IGNORE INTO journal (seq, line, now_ms, text) VALUES (?, ?, ?, ?)",
-                    [(seq, line, now_ms, text) for line, text in lines],
-                )
-        finally:
-            self._database.execute("PRAGMA synchronous=FULL")
+        with self._transaction(synced=synced):
+            self._database.executemany(
+                "INSERT OR IGNORE INTO journal (seq, line, now_ms, text) VALUES (?, ?, ?, ?)",
+                [(event, line, now_ms, text) for event, line, now_ms, text in lines],
+            )
+            if synced:
+                self._database.execute("INSERT OR REPLACE INTO settled (id, seq) VALUES (0, ?)", (seq,))
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, *, synced: bool = True) -> Iterator[None]:
         try:
+            # WAL is one file and synced as a whole: a synced commit makes all commits before it durable, too.
+            self._database.execute(f"PRAGMA synchronous={'FULL' if synced else 'NORMAL'}")
             self._database.execute("BEGIN IMMEDIATE")
             yield
             self._database.execute("COMMIT")
@@ -162,6 +177,8 @@ class Store:
             if isinstance(error, sqlite3.OperationalError):
                 raise BusyError(f"{self.directory / 'state.sqlite'} cannot be written: {error}") from error
             raise
+        finally:
+            self._database.execute("PRAGMA synchronous=FULL")
 
 
 def read_journal(directory: Path, last: int) -> list[tuple[int, str]]:

@@ -124,6 +124,10 @@ class Uploads:
         except FileNotFoundError as error:
             raise InputError(f"The masked input of {silo} was not uploaded.") from error
 
+    def empty(self) -> bool:
+        """Whether no masked input is held, nor a part of one."""
+        return not any(any(path.iterdir()) for path in self._directory.iterdir() if path.is_dir())
+
     def clear(self) -> None:
         """Remove every masked input."""
         for folder in sorted(path for path in self._directory.iterdir() if path.is_dir()):

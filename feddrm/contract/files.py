@@ -1,7 +1,7 @@
 """Files that survive a crash, private files that stay private, and bounded reads.
 
-A file is either its old or its new self, never half of one: content goes to a temporary neighbour, is flushed to the
-disk, then takes the name. Every failure becomes one sentence that names the file and the remedy.
+A file is either its old or its new self: content goes to a temporary neighbour, is flushed, then takes the name. Every
+failure becomes one sentence that names the file and the remedy.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def file_error(error: OSError, path: Path) -> InputError:
     return InputError(f"{path} {reason}.", remedy=remedy)
 
 
-def _full_sync(descriptor: int) -> None:
+def full_sync(descriptor: int) -> None:
+    """Make an open file's content durable."""
     os.fsync(descriptor)
     if sys.platform == "darwin":
         import fcntl
@@ -82,7 +83,7 @@ def _write_neighbour(path: Path, data: bytes, mode: int) -> Path:
             view = memoryview(data)
             while view:
                 view = view[os.write(descriptor, view) :]
-            _full_sync(descriptor)
+            full_sync(descriptor)
         finally:
             os.close(descriptor)
     except BaseException:

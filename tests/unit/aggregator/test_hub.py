@@ -105,9 +105,9 @@ def test_events_that_come_together_are_one_write_in_their_order(world: World, mo
     store, writes = world.engine.store, []
     append = store.append
 
-    def counted(entries: Sequence[tuple[Stamp, str, bytes]]) -> tuple[int, ...]:
+    def counted(entries: Sequence[tuple[Stamp, str, bytes]], *, synced: bool) -> tuple[int, ...]:
         writes.append(len(entries))
-        return append(entries)
+        return append(entries, synced=synced)
 
     monkeypatch.setattr(store, "append", counted)
     before = max((logged.seq for logged in store.events(0)), default=0)
@@ -208,9 +208,9 @@ def test_what_a_silo_says_in_one_breath_keeps_its_order(world: World, monkeypatc
     store, writes = world.engine.store, []
     append = store.append
 
-    def counted(entries: Sequence[tuple[Stamp, str, bytes]]) -> tuple[int, ...]:
+    def counted(entries: Sequence[tuple[Stamp, str, bytes]], *, synced: bool) -> tuple[int, ...]:
         writes.append(len(entries))
-        return append(entries)
+        return append(entries, synced=synced)
 
     monkeypatch.setattr(store, "append", counted)
     before = max((logged.seq for logged in store.events(0)), default=0)

@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
-from coordinator_harness import Upload, World
+from coordinator_harness import World
+from coordinator_small import send_along
 
 from aggregator import acknowledge
 from aggregator.blobs import SUMS
 from feddrm.contract import messages as m
-from secagg.bodies import Masked
 from secagg.hashing import blob_hash
 from secagg.wire import Step
-
-
-def send_along(world: World, forger: str = "") -> None:
-    """Silos attach their masked inputs instead of uploading them; the forger's is another than it signed."""
-    vectors: dict[bytes, bytes] = {}
-    take = world.take
-
-    def attached(name: str, event: Any) -> None:
-        if isinstance(event, Upload):
-            vectors[event.blob] = event.data
-            return
-        if isinstance(event, m.SiloFrame) and event.frame.step == Step.MASKED:
-            data = vectors[Masked.decode(event.frame.body).vector]
-            data = bytes(len(data)) if name == forger else data
-            event = m.SiloFrame(replace(event.frame, attachment=data))
-        take(name, event)
-
-    world.take = attached  # type: ignore[method-assign]
 
 
 def test_what_came_with_a_frame_survives_a_kill(world: World) -> None:
