@@ -137,11 +137,12 @@ class _PrivateOptimizer(DPOptimizer):  # type: ignore[misc]
         std = self.noise_multiplier * self.max_grad_norm
         noised = self._noise.add(self._sum.take(self._clip.unit).numpy(), std, grid_for(std))
         torch.div(torch.from_numpy(noised), self.expected_batch_size, out=self._released)
-        named = list(zip(self.names, self.params, strict=True))
-        for name, parameter in named:
-            if name not in self.active:
-                parameter.grad.zero_()
-        add_pulls(self.pulls, ((name, parameter) for name, parameter in named if name in self.active))
+        if self.pulls or len(self.active) < len(self.names):
+            named = list(zip(self.names, self.params, strict=True))
+            for name, parameter in named:
+                if name not in self.active:
+                    parameter.grad.zero_()
+            add_pulls(self.pulls, ((name, parameter) for name, parameter in named if name in self.active))
         return True
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002 - as Opacus calls it
