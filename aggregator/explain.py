@@ -26,6 +26,9 @@ from secagg.session import vector_size
 
 # A search solves records of 19 columns for embeddings of some hundred bits; 33 bits name one person among all.
 _MANY_BITS: Final = 64
+# What a hospital's ordinary line carries upwards, and bytes sent over bytes of a vector: measured 1.01, and some room.
+_SLOW_LINE_MBIT: Final = 10.0
+_FRAMED: Final = 1.1
 # Beyond it the guarantee rules out little; local/policy.toml's own words for it are the same.
 _WEAK_EPSILON: Final = 10.0
 
@@ -83,6 +86,7 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         "ring_bits_allowed": 30,
         "shared_parameters": size,
         "upload_bytes_per_round": vector_size(size, 0),
+        "upload_line_mbit": _line_mbit(plan),
         "query_bits": query_bits(plan),
     }
     lines = (
@@ -230,6 +234,14 @@ def _warnings(plan: Plan, absent: int, epsilon: float, epsilon_alone: float) -> 
             "a linear model has no trunk: queries show the coordinator features, coarse but unmixed, so that its"
             " release needs the signature of every silo, each of which allows queries.linear."
         )
+    line = _line_mbit(plan)
+    if line > _SLOW_LINE_MBIT:
+        found.append(
+            f"a hospital whose line carries less than {line:.1f} Mbit/s upwards cannot send its"
+            f" {vector_size(layout_of(plan).shared_size, 0) / 1e6:.0f} MB within step_seconds ="
+            f" {plan.deadlines.step_seconds:g} and is left out of every round; with"
+            f" {math.ceil(plan.deadlines.step_seconds * line / _SLOW_LINE_MBIT)} one of {_SLOW_LINE_MBIT:g} Mbit/s can."
+        )
     bits = query_bits(plan)
     if bits > min(_MANY_BITS, record_bits(plan.schema_)):
         found.append(
@@ -237,6 +249,12 @@ def _warnings(plan: Plan, absent: int, epsilon: float, epsilon_alone: float) -> 
             "queries.embedding_bits or the width of the last layer."
         )
     return tuple(found)
+
+
+def _line_mbit(plan: Plan) -> float:
+    """The slowest line, in Mbit/s, over which a masked input arrives within its step; TLS and HTTP/2 take a share."""
+    bits = 8 * vector_size(layout_of(plan).shared_size, 0) * _FRAMED
+    return bits / plan.deadlines.step_seconds / 1e6
 
 
 def _problems(plan: Plan, roster: Roster) -> tuple[str, ...]:

@@ -1,0 +1,35 @@
+"""`plan check` says which hospitals' lines are too slow for the model and the deadline of a step."""
+
+from __future__ import annotations
+
+import pytest
+from coordinator_harness import make_plan
+
+from aggregator.explain import explain
+
+
+@pytest.mark.parametrize(
+    ("hidden", "step_seconds", "warned"),
+    [
+        ((16,), 1.0, False),
+        # 25 million parameters, 100 MB: at 10 Mbit/s 80 seconds, and TLS and HTTP/2 beside.
+        ((4096, 4096, 1990), 60.0, True),
+        ((4096, 4096, 1990), 80.0, True),
+        ((4096, 4096, 1990), 90.0, False),
+    ],
+)
+def test_a_model_too_large_for_its_step_is_warned_of(
+    hidden: tuple[int, ...], step_seconds: float, warned: bool
+) -> None:
+    plan = make_plan(
+        ("site-1", "site-2", "site-3", "site-4"),
+        model={"kind": "mlp", "hidden": hidden},
+        deadlines={"gather_seconds": 10.0, "train_seconds": 100.0, "step_seconds": step_seconds},
+    )
+    meaning = explain(plan, None)
+    found = [warning for warning in meaning.warnings if "Mbit/s" in warning]
+    assert bool(found) is warned
+    needed = meaning.figures["upload_bytes_per_round"] * 8 / step_seconds / 1e6
+    assert needed < meaning.figures["upload_line_mbit"] < 1.2 * needed
+    if warned:
+        assert f"step_seconds = {step_seconds:g}" in found[0]
