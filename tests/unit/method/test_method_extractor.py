@@ -186,6 +186,36 @@ def test_a_record_on_which_it_fails_is_zeros_and_no_error(make_kind: MakePlan, t
     assert np.abs(features[[0, 3]]).max() > 0.1
 
 
+class Looking(nn.Module):
+    """Looks a pixel up in a table that has no row for it: an exported one raises IndexError."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 36)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.table((images.flatten(1)[:, 0].clamp(min=0) * 8).long()) + images.flatten(1)[:, :36]
+
+
+def test_an_exported_program_may_raise_whatever_it_likes(make_kind: MakePlan, tmp_path: Path) -> None:
+    """Else one patient would decide whether a hospital declines."""
+    file = tmp_path / "looking.pt2"
+    torch.manual_seed(0)
+    torch.export.save(torch.export.export(Looking(), (torch.zeros(1, 1, 16, 16),)), file)
+    plan = plan_for(make_kind, file.read_bytes(), "export")
+    records = images(4)
+    records[:, 0] = [0.0, 0.9, 0.3, 0.6]
+    features = extracted(plan, file, records)
+    assert not features[[1, 3]].any()
+    assert features[[0, 2]].any(axis=1).all()
+
+
+def test_a_refusal_comes_before_any_record(make_kind: MakePlan, tmp_path: Path) -> None:
+    plan = plan_for(make_kind, scripted(tmp_path / "counting.pt", Counting()))
+    with pytest.raises(InputError, match="keeps something of the records"):
+        Extractor(plan, tmp_path / "counting.pt")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
