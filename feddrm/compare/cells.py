@@ -77,7 +77,7 @@ def run(job: Job, settings: Settings, folder: Path, store: Store, advance: Calla
         advance(settings.train.rounds)
         return
     first = job.cells[0]
-    federation = _federation(settings.model_dump_json(by_alias=True), folder, first.silos, first.seed)
+    federation = federation_of(settings, folder, first.silos, first.seed)
     noise = _noise(settings, federation, METHODS[first.method], first.epsilon, store)
     training = Training(settings, federation, METHODS[first.method], noise, first.seed)
     name = name_of([first.method, first.epsilon, first.silos, first.seed])
@@ -122,6 +122,15 @@ def _noise(settings: Settings, federation: Federation, method: Method, epsilon: 
         noise = noise_for(terms)
         store.keep_noise(terms, noise)
     return noise
+
+
+def federation_of(settings: Settings, folder: Path, silos: int, seed: int) -> Federation:
+    """The data of a cell; `silos` is 0 where they say how many.
+
+    Raises:
+        InputError: they cannot be read.
+    """
+    return _federation(settings.model_dump_json(by_alias=True), folder, silos, seed)
 
 
 @lru_cache(maxsize=2)

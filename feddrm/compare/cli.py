@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from feddrm.cli import Format, FormatOption, emit, progress, require_extra
+
+if TYPE_CHECKING:
+    from feddrm.compare.settings import Settings
 
 PRIVATE_DATA = "not private: tuning on patients' data costs budget"
 
@@ -34,6 +37,9 @@ def compare(
         str | None, typer.Option("--epsilons", help="Only these, separated by commas; inf is no privacy.")
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="So many seeds: 0, 1, 2, ...")] = None,
+    drift: Annotated[
+        bool, typer.Option("--drift", help="Instead: what silos forget when their labels change, with and without EWC.")
+    ] = False,
     form: FormatOption = Format.TEXT,
 ) -> None:
     """Compare methods, by what a query from outside gets, on the code that hospitals run.
@@ -49,6 +55,9 @@ def compare(
     wanted = settings.narrowed(settings.load(what), methods, epsilons, seeds)
     if wanted.data.source == "cifar10":
         require_extra("feddrm compare with CIFAR-10", "compare", ["PIL"])
+    if drift:
+        _drift(wanted, data, form)
+        return
     place = store.Store(directory or Path(f"feddrm-compare-{wanted.name}"), wanted)
     notes = [PRIVATE_DATA] if wanted.data.files is not None else []
     with exclusive(place.folder / "lock", what="Another comparison"):
@@ -59,3 +68,20 @@ def compare(
     if notes:
         typer.echo(f"These results are {PRIVATE_DATA}.", err=True)
     emit(form, {"comparison": wanted.name, "notes": notes, "rows": rows}, report.text(rows))
+
+
+def _drift(wanted: Settings, data: Path, form: Format) -> None:
+    from feddrm.compare import cells, drift
+
+    rows = []
+    averaging = [method for method in wanted.chosen if not method.tunes and "*" not in method.personal]
+    sizes = wanted.data.silos or (0,)
+    with progress("Runs", 2 * len(averaging) * len(sizes) * len(wanted.seeds)) as bar:
+        for seed in wanted.seeds:
+            for silos in sizes:
+                federation = cells.federation_of(wanted, data, silos, seed)
+                for method in averaging:
+                    for strength in (0.0, wanted.train.ewc):
+                        rows += drift.run(wanted, federation, method, strength, seed)
+                        bar.advance()
+    emit(form, {"comparison": wanted.name, "drift": rows}, drift.text(rows))

@@ -50,12 +50,10 @@ def judge(
     seed: int,
 ) -> Judged:
     """Fit the router where the method has stage 2, and ask all models about the held-out records."""
-    network = build(plan).eval()
-    logits = np.stack([_logits(network, silo, federation.features) for silo in networks], axis=1)
-    mean = {name: np.mean([silo[name] for silo in networks], axis=0) for name in networks[0]}
-    answers = Answers(logits, _logits(network, mean, federation.features), federation.targets, federation.home)
+    answers = answers_of(plan, federation, networks)
     if not method.routes:
         return Judged(measure(answers, None, alike=not method.personal and not method.tunes), 0)
+    network = build(plan).eval()
     load(network, networks[0])
     queries = _embeddings(network, federation.features)
     if method.fits:
@@ -64,6 +62,14 @@ def judge(
         router, volume = _stage1(settings, federation, networks[0]), 0
     routes = router.nearest(queries, router.silos, settings.fit.tie, fitted=method.fits)
     return Judged(measure(answers, routes), volume)
+
+
+def answers_of(plan: Plan, federation: Federation, networks: Sequence[Tensors]) -> Answers:
+    """What all silos' models, and the one of averaged weights, say of the held-out records."""
+    network = build(plan).eval()
+    logits = np.stack([_logits(network, silo, federation.features) for silo in networks], axis=1)
+    mean = {name: np.mean([silo[name] for silo in networks], axis=0) for name in networks[0]}
+    return Answers(logits, _logits(network, mean, federation.features), federation.targets, federation.home)
 
 
 def fit(

@@ -100,6 +100,7 @@ class Train(Document):
         head_steps: of methods that alternate (FedRep): the first so many local steps move the head alone.
         local_rounds: of methods that fine-tune (FedAvgFT): the last so many rounds are not averaged.
         proximal_mu: of FedProx.
+        ewc: strength of elastic weight consolidation, of --drift.
     """
 
     rounds: Annotated[int, Field(ge=1, le=10_000)]
@@ -119,6 +120,7 @@ class Train(Document):
     head_steps: Annotated[int, Field(ge=0)] = 0
     local_rounds: Annotated[int, Field(ge=0)] = 0
     proximal_mu: Annotated[float, Field(ge=0)] = 0.0
+    ewc: Annotated[float, Field(gt=0, le=1e3)] = 1.0
 
 
 class Fit(Document):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from feddrm.compare.budget import Noise
 from feddrm.compare.data import Federation
 from feddrm.compare.methods import Method
-from feddrm.compare.plain import PlainTrainer
+from feddrm.compare.plain import Memory, PlainTrainer
 from feddrm.compare.plans import plan_of
 from feddrm.compare.settings import Settings
 from feddrm.contract.plan import Plan
@@ -84,11 +84,19 @@ class Training:
         method: the row.
         noise: None for training without privacy.
         seed: of initial weights, draws and noise: a comparison repeats itself, a hospital never does.
+        memory: of what was learnt before, without privacy.
     """
 
     def __init__(
-        self, settings: Settings, federation: Federation, method: Method, noise: Noise | None, seed: int
+        self,
+        settings: Settings,
+        federation: Federation,
+        method: Method,
+        noise: Noise | None,
+        seed: int,
+        memory: Memory | None = None,
     ) -> None:
+        self._memory = memory
         self._settings = settings
         self._federation = federation
         self._method = method
@@ -140,7 +148,7 @@ class Training:
     def _silos(self, plan: Plan, layout: Layout) -> list[Silo]:
         if self._noise is None:
             return [
-                PlainTrainer(plan, layout, data, silo, self._settings.train, (self._seed, 2, silo))
+                PlainTrainer(plan, layout, data, silo, self._settings.train, (self._seed, 2, silo), self._memory)
                 for silo, data in enumerate(self._federation.silos)
             ]
         count = range(len(self._federation.silos))
