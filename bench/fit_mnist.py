@@ -37,6 +37,8 @@ TRAINING = Training(
     learning_rate=4.0,
     decay="cosine",
 )
+# Without privacy nothing is clipped either, and gradients have their own lengths.
+PLAIN = TRAINING.model_copy(update={"learning_rate": 1.0, "decay": "none"})
 # Outputs and inputs of each layer; a last column is the bias.
 _TRUNK = {"first": (16, 16), "second": (32, 144), "third": (WIDTH, 133)}
 
@@ -91,10 +93,11 @@ def train(data: Federation, seed: int, private: bool, cache: Path | None) -> Tra
     Args:
         data: of `federation`.
         seed: of initial weights, draws and noise: a benchmark may repeat itself.
-        private: with the noise of `TRAINING`, or with none.
+        private: as `TRAINING` says, or as `PLAIN` says without clipping and noise.
         cache: a folder.
     """
-    name = hashlib.sha256(repr((TRAINING, _TRUNK, BRIGHTNESS, seed, private)).encode()).hexdigest()[:16]
+    training = TRAINING if private else PLAIN
+    name = hashlib.sha256(repr((training, _TRUNK, BRIGHTNESS, seed, private)).encode()).hexdigest()[:16]
     file = cache / f"mnist-{name}.npz" if cache else None
     if file and file.exists():
         return _unpack(dict(np.load(file)), len(data.silos))
@@ -112,10 +115,10 @@ def train(data: Federation, seed: int, private: bool, cache: Path | None) -> Tra
             weights = {**shared, "target": heads[k]}
             for _ in range(TRAINING.local_steps):
                 drawn = torch.from_numpy(np.flatnonzero(generator.random(len(targets[k])) < TRAINING.sampling_rate))
-                gradient = _clipped(weights, images[k][drawn], targets[k][drawn], k)
+                gradient = _gradient(weights, images[k][drawn], targets[k][drawn], k, clip=private)
                 flat = torch.cat([part.reshape(-1) for part in gradient.values()]).double().numpy()
                 noised = torch.from_numpy(noise.add(flat, std, grid_for(std)) if private else flat).float()
-                rate = TRAINING.rate(number + 1) / (TRAINING.sampling_rate * size)
+                rate = training.rate(number + 1) / (training.sampling_rate * size)
                 parts = noised.split([part.numel() for part in gradient.values()])
                 weights = {
                     key: value - rate * part.reshape(value.shape)
@@ -165,8 +168,8 @@ def _embed(weights: Weights, images: torch.Tensor, inputs: Weights, outputs: Wei
     return torch.tanh(layer("third", rows[:, None]))[:, 0]
 
 
-def _clipped(weights: Weights, images: torch.Tensor, targets: torch.Tensor, silo: int) -> Weights:
-    """The sum of the records' gradients of both losses, each clipped over all layers at once."""
+def _gradient(weights: Weights, images: torch.Tensor, targets: torch.Tensor, silo: int, *, clip: bool) -> Weights:
+    """The sum of the records' gradients of both losses, each clipped over all layers at once if so wanted."""
     inputs: Weights = {}
     outputs: Weights = {}
     leaves = {key: value.requires_grad_() for key, value in ((k, v.detach().clone()) for k, v in weights.items())}
@@ -178,6 +181,8 @@ def _clipped(weights: Weights, images: torch.Tensor, targets: torch.Tensor, silo
     loss = weight * functional.cross_entropy(outputs["target"][:, 0], targets, reduction="sum")
     silos = torch.full_like(targets, silo)
     loss = loss + (1.0 - weight) * functional.cross_entropy(outputs["routing"][:, 0], silos, reduction="sum")
+    if not clip:
+        return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
     slopes = dict(zip(outputs, torch.autograd.grad(loss, list(outputs.values())), strict=True))
     with torch.no_grad():
         records = {key: slopes[key].transpose(1, 2) @ inputs[key] for key in weights}

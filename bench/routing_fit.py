@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -162,19 +162,18 @@ def _epsilon(events: Sequence[Event], delta: float) -> float:
 
 
 def mnist_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Eight silos: stage 1 with and without privacy, the fit without noise, in shares and by each silo alone."""
+    """Eight silos: stage 1 with and without privacy, the fit without noise, in shares and by each silo alone; silos
+    answer with the heads that stage 1 left, and in the last row of a private one with heads that stage 3 has tuned."""
     from bench import fit_mnist
     from bench.fit_heads import embedded, tuned_heads
 
     data = fit_mnist.federation(options.data / "mnist")
     for seed in _seeds(options, 5):
-        for private in (True, False):
+        for private in {"both": (True, False), "private": (True,), "plain": (False,)}[options.stage1]:
             trained = fit_mnist.train(data, seed, private, options.cache)
             embeddings = tuple(fit_mnist.embed(trained, silo.features) for silo in data.silos)
             queries = fit_mnist.embed(trained, data.features)
-            shown = embedded(data, embeddings, queries, 10)
-            heads = tuned_heads(shown, MNIST_HEADS, seed, [_split(own) for own in trained.heads])
-            answers = [choose(*own, queries) == data.targets for own in heads]
+            heads = [_split(own) for own in trained.heads]
             case = Case(
                 data,
                 "mnist" if private else "mnist, stage 1 without DP",
@@ -182,15 +181,21 @@ def mnist_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 1e-5,
                 embeddings,
                 queries,
-                np.stack(answers, axis=1),
+                _right(heads, queries, data),
                 _split(trained.shared["routing"]),
                 _event(fit_mnist.TRAINING) if private else None,
-                _event(MNIST_HEADS),
+                None,
             )
             yield row(case, MNIST[0.5].fit, "none")
-            for job in MNIST.values():
-                for noise in ("shares", "local"):
-                    yield row(case, job.fit, noise)
+            yield row(case, MNIST[0.5].fit, "shares")
+            if not private:
+                continue
+            yield row(case, MNIST[0.5].fit, "local")
+            yield row(case, MNIST[0.25].fit, "shares")
+            yield row(case, MNIST[0.25].fit, "local")
+            tuned = tuned_heads(embedded(data, embeddings, queries, 10), MNIST_HEADS, seed, heads)
+            label, right = f"{case.label}, heads tuned", _right(tuned, queries, data)
+            yield row(replace(case, label=label, right=right, event3=_event(MNIST_HEADS)), MNIST[0.5].fit, "shares")
 
 
 def heart_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -219,7 +224,6 @@ def _linear(data: Federation, label: str, seed: int, delta: float, job: Job) -> 
     from bench.fit_heads import tuned_heads
 
     heads = tuned_heads(data, job.tune, seed)
-    answers = [choose(*own, data.features) == data.targets for own in heads]
     return Case(
         data,
         label,
@@ -227,11 +231,15 @@ def _linear(data: Federation, label: str, seed: int, delta: float, job: Job) -> 
         delta,
         tuple(silo.features for silo in data.silos),
         data.features,
-        np.stack(answers, axis=1),
+        _right(heads, data.features, data),
         None,
         None,
         _event(job.tune),
     )
+
+
+def _right(heads: Sequence[Head], queries: Floats, data: Federation) -> npt.NDArray[np.bool_]:
+    return np.stack([choose(*own, queries) == data.targets for own in heads], axis=1)
 
 
 def _split(weights: Floats) -> Head:
@@ -260,6 +268,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("which", choices=sorted(ROWS), nargs="?", default="rand")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
     parser.add_argument("--cache", type=Path, help="where trunks of MNIST are kept")
+    parser.add_argument("--stage1", choices=("both", "private", "plain"), default="both", help="of MNIST")
     parser.add_argument("--seeds", type=int, help="how many; default 20 for heart, 5 otherwise")
     parser.add_argument("--first", type=int, default=0, help="seed with which to begin")
     parser.add_argument("--format", choices=("text", "json"), default="text")
