@@ -17,7 +17,7 @@ two of 2^56 values, in each of two tags: 2^-110. It does not matter how many ent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -34,8 +34,8 @@ SHORT_BITS: Final = 14
 _LIMB_BITS: Final = 24
 # OpenBLAS starts threads for products beyond 2^18 multiplications: slower here, and not ours to take from training.
 _BLOCKS: Final = 16
-_HALF: Final = 28
-_TERMS: Final = 128
+_THIRD: Final = 19
+_TERMS: Final = 1 << 13
 
 Limb = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -48,28 +48,27 @@ def group_secret(session: bytes, transcript: bytes, secrets: Iterable[bytes]) ->
 def products(group: bytes, session: bytes, words32: NDArray[Any], words64: NDArray[Any]) -> tuple[int, ...]:
     """F of a vector for each tag, below p. Arguments as of `tags`."""
     short = _short_weights(group, session, min(LENGTH, max(len(words32), len(words64))))
-    narrow = _halves(_inner(words32, short))
+    narrow = _inner(words32, short)
     limbs: tuple[tuple[Limb, int], ...] = (
         (lambda part: part & ((1 << _LIMB_BITS) - 1), 0),
         (lambda part: part >> _LIMB_BITS, _LIMB_BITS),
     )
-    wide = [(_halves(_inner(words64, short, limb)), shift) for limb, shift in limbs] if len(words64) else []
-    found = []
-    for tag in range(TAGS):
-        stream = Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([1 + tag])))
-        total = _dot(_long_weights(stream, len(narrow[0])), *narrow)
-        if wide:
-            weights = _long_weights(stream, len(wide[0][0][0]))
-            total += sum(_dot(weights, *halves) << shift for halves, shift in wide)
-        found.append(total % TAG_PRIME)
-    return tuple(found)
+    wide = [(_inner(words64, short, limb), shift) for limb, shift in limbs] if len(words64) else []
+    streams = [Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([1 + tag]))) for tag in range(TAGS)]
+    totals = _dots([_long_weights(stream, len(narrow)) for stream in streams], narrow)
+    if wide:
+        weights = [_long_weights(stream, len(wide[0][0])) for stream in streams]
+        for values, shift in wide:
+            totals = [total + (more << shift) for total, more in zip(totals, _dots(weights, values), strict=True)]
+    return tuple(total % TAG_PRIME for total in totals)
 
 
 def _short_weights(group: bytes, session: bytes, rows: int) -> NDArray[np.float64]:
     """R: float64[rows, COLUMNS], integers in [-2^(SHORT_BITS - 1), 2^(SHORT_BITS - 1)), in memory by columns."""
     words = Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([0]))).words(rows * COLUMNS, "<u2")
-    low = (words & ((1 << SHORT_BITS) - 1)).reshape(rows, COLUMNS)
-    short: NDArray[np.float64] = np.subtract(low, 1 << (SHORT_BITS - 1), dtype=np.float64, order="F")
+    short = np.empty((rows, COLUMNS), order="F")
+    short[:] = (words & ((1 << SHORT_BITS) - 1)).reshape(rows, COLUMNS)
+    short -= 1 << (SHORT_BITS - 1)
     return short
 
 
@@ -95,24 +94,28 @@ def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None =
     return found.astype(np.int64).ravel()
 
 
-def _halves(values: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """The residues modulo p, cut into their low and their high 28 bits."""
-    residues = (values % TAG_PRIME).astype(np.uint64)
-    return residues & np.uint64((1 << _HALF) - 1), residues >> np.uint64(_HALF)
+def _dots(weights: Sequence[NDArray[np.uint64]], values: NDArray[np.int64]) -> list[int]:
+    """The inner product of each of the weights (below 2^57) with the values (of at most 2^53), as integers.
+
+    In thirds of 19 bits, so that 2^13 products of float64 stay within 2^53 and are summed exactly.
+    """
+    left, right = [_thirds(row.view(np.int64)) for row in weights], _thirds(values)
+    totals = [0] * len(weights)
+    for start in range(0, len(values), _TERMS):
+        part = right[:, start : start + _TERMS].T
+        for index, thirds in enumerate(left):
+            found = (thirds[:, start : start + _TERMS] @ part).tolist()
+            totals[index] += sum(int(found[i][j]) << (_THIRD * (i + j)) for i in range(3) for j in range(3))
+    return totals
 
 
-def _dot(weights: NDArray[np.uint64], r_low: NDArray[np.uint64], r_high: NDArray[np.uint64]) -> int:
-    """The inner product modulo p, up to a multiple of it; halves of 28 bits, so that 128 products fit 64 bits."""
-    if not len(weights):
-        return 0
-    starts = np.arange(0, len(weights), _TERMS)
-
-    def partial(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> int:
-        return sum(np.add.reduceat(one * other, starts).tolist())
-
-    w_low, w_high = weights & np.uint64((1 << _HALF) - 1), weights >> np.uint64(_HALF)
-    middle = partial(w_low, r_high) + partial(w_high, r_low)
-    return partial(w_low, r_low) + (middle << _HALF) + (partial(w_high, r_high) << (2 * _HALF))
+def _thirds(values: NDArray[np.int64]) -> NDArray[np.float64]:
+    """float64[3, n]: low, middle and high, the last with the sign."""
+    thirds = np.empty((3, len(values)))
+    for index in range(3):
+        shifted = values >> (_THIRD * index)
+        thirds[index] = shifted & ((1 << _THIRD) - 1) if index < 2 else shifted
+    return thirds
 
 
 def offsets(group: bytes, session: bytes, silos: Iterable[str]) -> tuple[int, ...]:
