@@ -280,8 +280,8 @@ class Participant:
             return []
         if not self._data_ready and not self._data_problem:
             # The DATASET leaf of changed data must precede the reservation of the round that reads them.
-            if self._waiting_announce is None or self._waiting_announce[0] != event:
-                self._waiting_announce = (event, now_ms)
+            # Counted from the first, or announcing again and again would tell when the reading ends.
+            self._waiting_announce = (event, self._waiting_announce[1] if self._waiting_announce else now_ms)
             return []
         return self._rounds.announce(event, job, work, now_ms, asked_ms, problem=self._data_problem)
 

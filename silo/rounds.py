@@ -19,7 +19,6 @@ from feddrm.contract.schedule import STAGE_TRAIN
 from feddrm.method.progress import Parts, shared_model
 from privacy.errors import BudgetRefused
 from privacy.leaves import AbortReason
-from secagg.aborts import abort_frame
 from secagg.client import join
 from secagg.errors import MisuseError
 from secagg.quantise import quantise
@@ -33,13 +32,12 @@ from silo.database import NO_RESTORE
 from silo.effects import Contribute, Contributed, Effect, Log, Send, StopTraining, Train, Trained, TrainingFailed
 from silo.offers import Offers
 from silo.permission import Permission
+from silo.refusals import Refusals, limit_ms
 from silo.session import Session
 from silo.slots import slot_end_ms
 from silo.state import Entered, Int64s, Integers, Job
 from silo.tuning import Tuning
 
-# R1 is waited for train_seconds; the last slot ends before.
-_LIMIT: Final = 0.9
 # What the coordinator learns of everything that is this hospital's own business.
 _DECLINED: Final = "declined"
 
@@ -71,21 +69,24 @@ class Rounds:
         self._working: tuple[bytes, int] | None = None
         self._asked: tuple[bytes, int, int] = (b"", 0, 0)
         self._answered: tuple[bytes, int] = (b"", 0)
+        self._refusals = Refusals(context)
         self.current: Preparing | Session | None = None
 
     @property
     def due_ms(self) -> int | None:
         """When `tick` has something to do."""
-        return self.current.due_ms if isinstance(self.current, Preparing) else None
+        joins = self.current.due_ms if isinstance(self.current, Preparing) else None
+        return min((due for due in (joins, self._refusals.due_ms) if due is not None), default=None)
 
     @property
     def busy(self) -> bool:
-        """Whether a session or a round's work is in memory."""
-        return self.current is not None or self._working is not None
+        """Whether a session, a round's work or a refusal that waits for its slot is in memory."""
+        return self.current is not None or self._working is not None or self._refusals.due_ms is not None
 
     def forget(self) -> list[Effect]:
         """The round was resolved, or the job ended: what is in memory of it is dead."""
         self.current = None
+        self._refusals.forget()
         working, self._working = self._working, None
         return [] if working is None else [StopTraining()]
 
@@ -101,7 +102,8 @@ class Rounds:
         # All leaves by one write, then all marks by another. A crash between the two leaves a charged round that was
         # not entered: it is spent (`recover`) and never worked on again, as after a crash in the middle of its work.
         with self._context.state.one_write(), self._context.ledger.together():
-            return self._announce(event, job, work, now_ms, asked_ms, problem)
+            effects = self._announce(event, job, work, now_ms, asked_ms, problem)
+        return self._refusals.late(effects, asked_ms, now_ms, work)
 
     def _announce(
         self, event: Announce, job: Job, work: Work, now_ms: int, asked_ms: int, problem: str
@@ -119,11 +121,14 @@ class Rounds:
         try:
             announcement = self._admission.check(event, job, work, now_ms)
         except (VerificationError, MalformedError) as error:
-            return [*self._refuse(opened, str(error)), *self._outcomes.overruled(event.previous, job, work, now_ms)]
+            return [
+                *self._refusals.refuse(opened, str(error)),
+                *self._outcomes.overruled(event.previous, job, work, now_ms),
+            ]
         problem = problem or self._permission.problem(work, now_ms)
         if problem:
             return [
-                *self._refuse(opened, problem),
+                *self._refusals.refuse(opened, problem),
                 Offers.note_declined(self._context, job.plan, DeclineReason.POLICY, problem),
                 Send(PlanAnswer(job.plan, accepted=False, reason=DeclineReason.POLICY)),
             ]
@@ -169,7 +174,10 @@ class Rounds:
         ]
 
     def tick(self, work: Work, now_ms: int) -> list[Effect]:
-        """Join once the slot is over."""
+        """Join, or refuse, once the slot is over."""
+        return [*self._refusals.tick(now_ms), *self._join(work, now_ms)]
+
+    def _join(self, work: Work, now_ms: int) -> list[Effect]:
         preparing = self.current
         if not isinstance(preparing, Preparing) or preparing.due_ms is None or now_ms < preparing.due_ms:
             return []
@@ -203,7 +211,7 @@ class Rounds:
         if event is not None:
             opened = hashlib.sha256(event.frame.body).digest()
             if current is None or current.opened != opened:
-                return self._refuse(opened, INTERNAL) if self._admission.signed(event) else []
+                return self._refusals.refuse(opened, INTERNAL) if self._admission.signed(event) else []
         if isinstance(current, Session):
             return current.collapse()
         if not isinstance(current, Preparing):
@@ -224,7 +232,9 @@ class Rounds:
             return self._withdraw(self.current, "asked by the coordinator", said="asked by the coordinator")
         for entered in self._context.state.entered(job.plan, work.stage(job.round + 1), job.round + 1):
             if entered.session == event.session:
-                return [self._last_word(entered.session, entered.released, "the session is over for this silo")]
+                return [
+                    self._refusals.last_word(entered.session, entered.released, "the session is over for this silo")
+                ]
         return []
 
     def recover(self, job: Job, work: Work, now_ms: int) -> list[Effect]:
@@ -237,18 +247,6 @@ class Rounds:
         if self._books.abandon(work, number, AbortReason.CRASHED, now_ms):
             return [Log(f"{work.title(number)} was interrupted; its budget stays spent.", warning=True)]
         return []
-
-    def _refuse(self, opened: bytes, reason: str) -> list[Effect]:
-        """Say so at once, or the coordinator waits for the deadline. The statement is for good, so it is durable."""
-        state = self._context.state
-        entered = state.session(opened)
-        if entered is None:
-            state.refuse(opened)
-        released = entered is not None and entered.released
-        return [
-            Log(f"Refused an announcement: {reason}", warning=True),
-            self._last_word(opened, released, "announcement refused"),
-        ]
 
     def _enter(self, event: Announce, announcement: Announcement, opened: bytes) -> None:
         a = announcement
@@ -289,9 +287,8 @@ class Rounds:
             return []
         # Tuning takes its time, in which the hospital may have taken its permission back.
         problem = self._permission.problem(work, now_ms)
-        if problem:
-            return self._withdraw(current, problem)
-        return self._prepare(current, job, work, now_ms)
+        effects = self._withdraw(current, problem) if problem else self._prepare(current, job, work, now_ms)
+        return self._refusals.late(effects, self._asked[2], now_ms, work)
 
     def _work(self, job: Job, work: Work) -> Train | Contribute:
         state, number = self._context.state, job.round + 1
@@ -312,8 +309,7 @@ class Rounds:
             # again and again would measure how long training takes, one bit at a time.
             place = (current.announcement.plan, current.announcement.round)
             asked = current.asked_ms if self._answered == place else self._asked[2]
-            limit = round(work.plan.deadlines.train_seconds * 1000 * _LIMIT)
-            due = slot_end_ms(asked, now_ms, self._context.slot_ms, limit)
+            due = slot_end_ms(asked, now_ms, self._context.slot_ms, limit_ms(work))
             self.current = replace(current, due_ms=due, failed=failed)
         return []
 
@@ -327,18 +323,5 @@ class Rounds:
         a = preparing.announcement
         return [
             Log(f"Not in attempt {a.attempt} of round {a.round}: {reason}.", warning=True),
-            self._last_word(preparing.opened, False, said),
+            self._refusals.last_word(preparing.opened, False, said),
         ]
-
-    def _last_word(self, opened: bytes, released: bool, reason: str) -> Send:
-        return Send(
-            SiloFrame(
-                abort_frame(
-                    announcement=opened,
-                    me=self._context.me,
-                    signer=self._context.signer,
-                    released=released,
-                    reason=reason,
-                )
-            )
-        )
