@@ -2,9 +2,9 @@
 
 Loading such a file executes a program: it is loaded only if its bytes have the hash that the operator signed in the
 plan, and only where the hospital's or querier's own staff put it. Nobody trains it, so that it costs no privacy; but it
-must not carry anything from one record to another, or removing one patient would change others' features. Every record
-is therefore extracted by itself, with the state hashed before and after and a probe asked twice: on public probes
-before any record is read, so that a refusal says nothing of patients, and once more afterwards.
+must not carry anything from one record to another, or removing one patient would change others' features. Whatever
+keeps state is refused on made-up records, before any is read, so that a refusal says nothing of patients; every record
+is extracted by itself, and what it changed is put back.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from feddrm.method.model import one_thread
 
 _DEVIATIONS: Final = 4.0
 _TINY: Final = 1e-5
+# What changes a list or dictionary in TorchScript.
+_CHANGES: Final = ("append", "extend", "insert", "pop", "clear", "remove", "reverse", "sort", "_set_item", "Delete")
+
 Floats = npt.NDArray[np.float32]
 
 
@@ -57,29 +60,39 @@ class Extractor:
             raise self._refusal(f"it does not take records of shape {self._shape}") from error
         if shape != (1, self._features):
             raise self._refusal(f"it gives {shape} for one record, not (1, {self._features})")
-        self.apply(np.stack([np.full(math.prod(self._shape), level, dtype=np.float32) for level in (0.0, -1.0, 0.5)]))
+        self._refuse_memory()
+        self._clean = [(tensor, tensor.detach().clone()) for _, tensor in self._tensors()]
 
     def apply(self, records: Floats) -> Floats:
         """Features float32[n, features] in [-1, 1] of records float32[n, d].
 
-        A record on which the extractor fails, whatever it raises, or whose output is not finite, has zeros: whether one
-        does is a fact about a patient.
-
-        Raises:
-            InputError: the extractor changes its state, or answers differently when it is asked again.
+        A record on which the extractor fails, whatever it raises, or whose output is not finite, has zeros, and what a
+        record changed of the extractor's tensors is put back before the next: nothing is refused here, since whether
+        something happens is a fact about a patient.
         """
         result = np.zeros((len(records), self._features), dtype=np.float32)
         place = torch.zeros((1, *self._shape))
-        state = self._state()
         with torch.no_grad(), one_thread():
-            first = self._output(self._probe)
             for index, record in enumerate(records):
                 place.copy_(torch.from_numpy(record.reshape(1, *self._shape)))
                 result[index] = self._output(place)
-            again = self._output(self._probe)
-        if self._state() != state or not np.array_equal(first, again):
-            raise self._refusal("it keeps something of the records that it saw, so that they would touch each other")
+                for tensor, clean in self._clean:
+                    if tensor.shape != clean.shape or not torch.equal(tensor, clean):
+                        tensor.data = clean.clone()
         return result
+
+    def _refuse_memory(self) -> None:
+        """Refuse, on made-up records, a program that changes its state or answers otherwise when it is asked again; and
+        one whose text assigns attributes, which may be no tensors."""
+        assigns = _assigns(getattr(self._module, "inlined_graph", None))
+        state = self._state()
+        with torch.no_grad(), one_thread():
+            first = self._output(self._probe)
+            for level in (0.0, -1.0, 0.5):
+                self._output(torch.full((1, *self._shape), level))
+            again = self._output(self._probe)
+        if assigns or self._state() != state or not np.array_equal(first, again):
+            raise self._refusal("it keeps something of the records that it saw, so that they would touch each other")
 
     def _output(self, record: torch.Tensor) -> Floats:
         """float32[features] of one record, normalised."""
@@ -99,10 +112,13 @@ class Extractor:
             raise TypeError("an extractor gives one tensor")
         return output
 
+    def _tensors(self) -> list[tuple[str, torch.Tensor]]:
+        return sorted([*self._module.named_parameters(), *self._module.named_buffers()], key=lambda named: named[0])
+
     def _state(self) -> bytes:
         """SHA-256 of all parameters and buffers."""
         digest = hashlib.sha256()
-        for name, tensor in sorted([*self._module.named_parameters(), *self._module.named_buffers()]):
+        for name, tensor in self._tensors():
             digest.update(name.encode() + repr((tensor.dtype, tuple(tensor.shape))).encode())
             digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return digest.digest()
@@ -131,6 +147,15 @@ def extracted(plan: Plan, path: Path | None, records: Floats) -> Floats:
             remedy="Name it: extractor in local/data.toml at a hospital, --extractor FILE for a query.",
         )
     return Extractor(plan, path).apply(records)
+
+
+def _assigns(graph: Any) -> bool:
+    """Whether a TorchScript (None: another form, whose state is all tensors) sets or changes attributes."""
+    if graph is None:
+        return False
+    changes = [node for name in _CHANGES for node in graph.findAllNodes(f"aten::{name}")]
+    kept = any(next(node.inputs()).node().kind() == "prim::GetAttr" for node in changes)
+    return kept or bool(graph.findAllNodes("prim::SetAttr"))
 
 
 def _checked(path: Path, expected: bytes) -> bytes:

@@ -210,10 +210,67 @@ def test_an_exported_program_may_raise_whatever_it_likes(make_kind: MakePlan, tm
     assert features[[0, 2]].any(axis=1).all()
 
 
-def test_a_refusal_comes_before_any_record(make_kind: MakePlan, tmp_path: Path) -> None:
-    plan = plan_for(make_kind, scripted(tmp_path / "counting.pt", Counting()))
+class Marking(nn.Module):
+    """Writes a buffer once it sees a certain pixel: made so that one patient changes all who come after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mark", torch.zeros(36))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        pixels = images.flatten(1)
+        self.mark.copy_(torch.where(pixels[0, 0] > 0.99, pixels[0, :36], self.mark))
+        return pixels[:, :36] + 5 * self.mark
+
+
+@pytest.mark.parametrize("form", ["torchscript", "export"])
+def test_what_one_record_changes_reaches_no_other_and_refuses_nobody(
+    make_kind: MakePlan, tmp_path: Path, form: str
+) -> None:
+    file = tmp_path / "marking"
+    if form == "torchscript":
+        scripted(file, Marking())
+    else:
+        torch.export.save(torch.export.export(Marking(), (torch.zeros(1, 1, 16, 16),)), file)
+    plan = plan_for(make_kind, file.read_bytes(), form)
+    records = images(6)
+    without = extracted(plan, file, records)
+    records[2, 0] = 1.0
+    features = extracted(plan, file, records)
+    assert not np.array_equal(features[2], without[2])
+    assert np.array_equal(np.delete(features, 2, axis=0), np.delete(without, 2, axis=0))
+
+
+class Hoarding(nn.Module):
+    """Keeps one record in a list, and shows it to all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = [torch.zeros(36)]
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        pixels = images.flatten(1)[:, :36]
+        if bool(pixels[0, 0] > 0.99):
+            self.kept.append(pixels[0])
+        return pixels + self.kept[-1]
+
+
+class Sorting(nn.Module):
+    """Fills a list of its own, which ends with the record."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        parts: list[torch.Tensor] = []
+        for row in range(3):
+            parts.append(images.flatten(1)[:, 12 * row : 12 * row + 12])
+        return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize("module", [Counting(), Hoarding()])
+def test_a_refusal_comes_before_any_record(make_kind: MakePlan, tmp_path: Path, module: nn.Module) -> None:
+    plan = plan_for(make_kind, scripted(tmp_path / "counting.pt", module))
     with pytest.raises(InputError, match="keeps something of the records"):
         Extractor(plan, tmp_path / "counting.pt")
+    Extractor(plan_for(make_kind, scripted(tmp_path / "sorting.pt", Sorting())), tmp_path / "sorting.pt")
 
 
 @pytest.mark.parametrize(
