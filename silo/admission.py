@@ -7,6 +7,7 @@ from typing import Final
 from feddrm.contract.announce import check_announcement
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.messages import Announce
+from feddrm.contract.schedule import STAGE_EVALUATE, rounds_of
 from secagg.aborts import abort_certificate_valid
 from secagg.errors import ProtocolViolation, UnsoundError, WireError
 from secagg.keys import signature_valid
@@ -48,6 +49,8 @@ class Admission:
         previous = self._outcomes.certified(event.previous, job, work, now_ms)
         if needs_no_round(self._context.state, work, job):
             raise VerificationError("The job has no further round.")
+        if self._opened_before(job, work):
+            raise VerificationError("Unmasking shares of a lost evaluation were released here: its sum may be known.")
         place = place_of(self._context, work, job, previous)
         check_announcement(announcement, work.plan, place, self._context.me)
         position = (announcement.stage, announcement.round, announcement.attempt)
@@ -60,6 +63,18 @@ class Admission:
         if announcement.deadline_ms <= now_ms:
             raise VerificationError("Its deadline has passed.")
         return announcement
+
+    def _opened_before(self, job: Job, work: Work) -> bool:
+        """Whether this silo helped to open the evaluation for which the next round is the spare one.
+
+        The difference of two sums over other silos would be a silo's own figure. Of the K silos at least t - c honest
+        ones released shares of a sum that was opened, and as they all refuse, K - t + c < t are left: none is opened
+        beside it.
+        """
+        number = job.round + 1
+        earlier = range(rounds_of(work.plan, STAGE_EVALUATE).start, number)
+        entered = (self._context.state.entered(job.plan, STAGE_EVALUATE, before) for before in earlier)
+        return any(each.released for sessions in entered for each in sessions)
 
     def retry_problem(self, event: Announce, announcement: Announcement) -> str:
         """Why the update of this round may not be masked again, or nothing (design 6, "Spent rounds and retries")."""

@@ -11,7 +11,7 @@ from silo_harness import NAMES, Desk
 from silo_world import World
 from test_stages_with_coordinator import EVALUATION, STAGES, check, world_of
 
-from aggregator.phases import Acknowledging, Ended, Proposing
+from aggregator.phases import Acknowledging, Ended, Proposing, Running
 from feddrm.contract.announce import announcement_of, outcome_hash
 from feddrm.contract.charge import charge
 from feddrm.contract.errors import MalformedError
@@ -28,11 +28,15 @@ from silo.context import Work, place_of
 FIRST = 6
 
 
-def lose(world: World, number: int) -> None:
-    """Play up to the acknowledgements of a round, and let all silos but one go away until it is lost."""
+def lose(world: World, number: int, *, opened: bool = False) -> None:
+    """Lose a round: all silos but one go away for longer than it waits, before or after they helped to open its sum."""
     for _ in range(20_000):
         phase = world.job.phase
-        if isinstance(phase, Acknowledging) and phase.round == number:
+        if (
+            isinstance(phase, Acknowledging if opened else Running)
+            and phase.round == number
+            and (opened or masked(world))
+        ):
             break
         assert world.step()
     for name in NAMES[1:]:
@@ -42,6 +46,12 @@ def lose(world: World, number: int) -> None:
     assert world.job.outcomes[-1].lost is not None
     for name in NAMES[1:]:
         world.connect(name)
+
+
+def masked(world: World) -> bool:
+    """Whether a silo may have masked: from now on the session cannot simply be repeated."""
+    house, plan = world.houses[NAMES[0]], world.trial.plan_hash
+    return any(entered.masked for entered in house.state.entered(plan, 4, len(world.job.outcomes) + 1))
 
 
 def play(world: World) -> None:
@@ -79,6 +89,15 @@ def test_a_lost_evaluation_is_tried_again_and_the_job_is_released(make_desk: Cal
     plan = world.trial.plan
     charged = [e.leaf.event for e in world.houses[NAMES[0]].ledger.leaves() if isinstance(e.leaf, Reserve)]
     assert epsilon(charged, plan.privacy.delta).pld == pytest.approx(charge(plan).epsilon, abs=2e-6)
+
+
+def test_no_second_sum_is_opened_beside_one_that_may_be_known(make_desk: Callable[..., Desk]) -> None:
+    """A coordinator that keeps a sum to itself, and then has another one over other silos, could subtract them."""
+    world = begun(make_desk, required=True)
+    lose(world, FIRST, opened=True)
+    play(world)
+    assert evaluations(world) == [[FIRST]] * 4
+    assert isinstance(world.job.phase, Ended)
 
 
 def test_an_evaluation_that_was_published_is_not_repeated_whatever_the_coordinator_says(
