@@ -109,6 +109,9 @@ def kill(copy: Path, mutant: Mutant) -> str:
 def main(words: Sequence[str]) -> int:
     """Run all mutants that match; print check, test and result."""
     chosen = [m for m in tables() if all(w in " ".join((m.row, m.check, m.file, m.test)) for w in words)]
+    if not chosen:
+        print(f"no entry has all of these words: {' '.join(words)}")
+        return 1
     bad = 0
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
