@@ -20,7 +20,10 @@ from privacy.events import Event, PoissonSubsampledGaussian
 FRACTION_BITS: Final = 16
 # What privacy.events takes.
 _LEAST, _MOST = 0.3, 1000.0
-_STEPS: Final = 14
+_STEPS: Final = 24
+# How much of epsilon may be left over, as a logarithm.
+_CLOSE: Final = 0.01
+_TINY: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def noise_for(terms: Terms) -> Noise:
     """The least noise that keeps to the epsilon.
 
     Raises:
-        InputError: even the largest noise does not, or the least one would leave epsilon unused many times over.
+        InputError: even the largest noise does not.
     """
     fit: DiscreteEvent | None = None
     fit_events: list[Event] = []
@@ -88,18 +91,44 @@ def _sum_event(terms: Terms, multiplier: float) -> DiscreteEvent:
 
 
 def _least(events: Callable[[float], Sequence[Event]], limit: float, delta: float) -> float:
-    """The least noise multiplier, to a hundredth of it, whose events stay within epsilon `limit`."""
-    low, high = math.log(_LEAST), math.log(_MOST)
-    if epsilon(events(_MOST), delta).pld > limit:
-        raise InputError(f"No noise keeps this plan within epsilon {limit:g}.", remedy="Take fewer steps or sums.")
-    if epsilon(events(_LEAST), delta).pld <= limit:
-        return _LEAST
+    """A noise multiplier whose events stay within epsilon `limit` and use it up to a hundredth, or the least there is.
+
+    Raises:
+        InputError: none does.
+    """
+
+    def over(sigma: float) -> float:
+        return math.log(max(epsilon(events(sigma), delta).pld, _TINY) / limit)
+
+    # Epsilon is nearly a power of the noise: a line in logarithms, kept between a multiplier that is too small and one
+    # that is large enough.
+    small: tuple[float, float] | None = None
+    large: tuple[float, float] | None = None
+    sigma = 2.0
     for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if epsilon(events(round(math.exp(middle), 4)), delta).pld <= limit:
-            high = middle
+        found = over(sigma)
+        if found <= 0:
+            large = (sigma, found)
+            if found > -_CLOSE or sigma == _LEAST:
+                return sigma
         else:
-            low = middle
-        if high - low < 0.005:
-            break
-    return round(math.exp(high), 4)
+            small = (sigma, found)
+            if sigma == _MOST:
+                raise InputError(
+                    f"No noise keeps this plan within epsilon {limit:g}.", remedy="Take fewer steps or sums."
+                )
+        sigma = round(min(max(_between(small, large), _LEAST), _MOST), 4)
+    if large is None:
+        raise InputError(f"No noise keeps this plan within epsilon {limit:g}.", remedy="Take fewer steps or sums.")
+    return large[0]
+
+
+def _between(small: tuple[float, float] | None, large: tuple[float, float] | None) -> float:
+    if small is None or large is None:
+        # Doubled or halved until both are known.
+        return small[0] * 2 if small is not None else large[0] / 2 if large is not None else 2.0
+    (low, above), (high, below) = small, large
+    # Aimed at half of what may be left over, and never onto an end.
+    share = (above + _CLOSE / 2) / (above - below)
+    share = min(max(share, 0.05), 0.95)
+    return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
