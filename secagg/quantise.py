@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from secagg.errors import MisuseError
 from secagg.session import RING_BOUND
 
-# A chunk of reals stays in cache through all passes over it; smaller ones spend more on calls.
-_CHUNK: Final = 1 << 17
+# A chunk of reals stays in the first two levels of cache through all passes over it.
+_CHUNK: Final = 1 << 16
 
 
 def value_bound(clip: float, fraction_bits: int) -> int:
