@@ -35,7 +35,7 @@ _LIMB_BITS: Final = 24
 # OpenBLAS starts threads for products beyond 2^18 multiplications: slower here, and not ours to take from training.
 _BLOCKS: Final = 16
 _THIRD: Final = 19
-_TERMS: Final = 1 << 13
+_TERMS: Final = 1 << 11
 
 Limb = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -97,14 +97,14 @@ def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None =
 def _dots(weights: Sequence[NDArray[np.uint64]], values: NDArray[np.int64]) -> list[int]:
     """The inner product of each of the weights (below 2^57) with the values (of at most 2^53), as integers.
 
-    In thirds of 19 bits, so that 2^13 products of float64 stay within 2^53 and are summed exactly.
+    In thirds of 19 bits, so that 2^13 products of float64 stay within 2^53 and are summed exactly; fewer at once, so
+    that they stay in cache.
     """
-    left, right = [_thirds(row.view(np.int64)) for row in weights], _thirds(values)
     totals = [0] * len(weights)
     for start in range(0, len(values), _TERMS):
-        part = right[:, start : start + _TERMS].T
-        for index, thirds in enumerate(left):
-            found = (thirds[:, start : start + _TERMS] @ part).tolist()
+        right = _thirds(values[start : start + _TERMS]).T
+        for index, row in enumerate(weights):
+            found = (_thirds(row[start : start + _TERMS].view(np.int64)) @ right).tolist()
             totals[index] += sum(int(found[i][j]) << (_THIRD * (i + j)) for i in range(3) for j in range(3))
     return totals
 
