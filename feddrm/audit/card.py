@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,7 @@ from feddrm.contract.card import CARD_FILE, CARD_SIGNED_FILE, ROSTER_FILE, CardS
 from feddrm.contract.errors import FeddrmError, InputError, MalformedError
 from feddrm.contract.files import read_bounded
 from feddrm.contract.kit import FederationRoot
-from feddrm.contract.release import PLAN_FILE, STATEMENT_FILE, Release, verify_release
+from feddrm.contract.release import PLAN_FILE, STATEMENT_FILE, verify_release
 from feddrm.contract.roster import verify_roster
 from feddrm.contract.signed import Signed
 from feddrm.method.card import render_card
@@ -22,15 +22,26 @@ _LIMIT: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class JudgedCard:
-    """All checks of the card in one release's directory."""
+    """All checks of the card in one release's directory.
+
+    Attributes:
+        written: the card that this version makes from the signed plan and statement and the noise that the coordinator
+            signed for; None where one of these signatures does not hold.
+    """
 
     folder: Path
     checks: tuple[Check, ...]
+    written: str | None
 
     @property
     def verified(self) -> bool:
-        """Whether nothing failed."""
+        """Whether nothing failed, and nothing was left unchecked."""
         return all(check.passed for check in self.checks)
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether nothing failed, but the text could not be checked: this is not verified either."""
+        return not self.verified and all(check.passed or check.note for check in self.checks)
 
 
 def judge_card(anchor: FederationRoot, folder: Path, roster: Path | None = None) -> JudgedCard:
@@ -47,41 +58,55 @@ def judge_card(anchor: FederationRoot, folder: Path, roster: Path | None = None)
     plan, statement, card = (_signed(folder / name) for name in (PLAN_FILE, STATEMENT_FILE, CARD_SIGNED_FILE))
     members = _signed(roster or folder / ROSTER_FILE)
     text = read_bounded(folder / CARD_FILE, limit=_LIMIT)
-    return JudgedCard(folder, tuple(_checks(anchor, members, plan, statement, card, text)))
+    checks: list[Check] = []
+    written = _judge(anchor, members, plan, statement, card, text, checks)
+    return JudgedCard(folder, tuple(checks), written)
 
 
-def _checks(
-    anchor: FederationRoot, members: Signed, plan: Signed, statement: Signed, card: Signed, text: bytes
-) -> Iterator[Check]:
+def _judge(
+    anchor: FederationRoot,
+    members: Signed,
+    plan: Signed,
+    statement: Signed,
+    card: Signed,
+    text: bytes,
+    checks: list[Check],
+) -> str | None:
+    """Check one after the other, as long as they hold; returns the card that this version writes."""
+    step = "roster"
     try:
         roster = verify_roster(members, federation=anchor.federation, operator=anchor.operator)
-    except FeddrmError as error:
-        yield Check("roster", False, None, error.message)
-        return
-    yield Check("roster", True, None, f"signed by the operator of {anchor.federation}, version {roster.version}")
-    try:
+        checks.append(
+            Check(step, True, None, f"signed by the operator of {anchor.federation}, version {roster.version}")
+        )
+        step = "release"
         release = verify_release(statement, plan=plan, roster=roster)
-    except FeddrmError as error:
-        yield Check("release", False, None, error.message)
-        return
-    hospitals = f"{release.signatures} of {len(release.plan.plan.silos)} hospitals"
-    yield Check("release", True, None, f"{release.id}: plan signed by the operator, statement by {hospitals}")
-    try:
+        hospitals = f"{release.signatures} of {len(release.plan.plan.silos)} hospitals"
+        signed = f"{release.id}: plan signed by the operator, statement by {hospitals}"
+        checks.append(Check(step, True, None, signed))
+        step = "card"
         said = verify_card(card, round_key=roster.round_key, release=release.hash, card=text)
+        same = "not one byte differs from what the coordinator signed for this release"
+        checks.append(Check(step, True, None, same))
     except FeddrmError as error:
-        yield Check("card", False, None, error.message)
-        return
-    yield Check("card", True, None, "not one byte differs from what the coordinator signed for this release")
-    yield _text(release, said, text)
+        checks.append(Check(step, False, None, error.message))
+        return None
+    written = render_card(release, said.noise.found() if said.noise else None)
+    checks.append(_text(said, written.encode() == text))
+    return written
 
 
-def _text(release: Release, said: CardStatement, text: bytes) -> Check:
-    if render_card(release, said.noise.found() if said.noise else None).encode() == text:
+def _text(said: CardStatement, same: bool) -> Check:
+    if same:
         source = "; the noise found is the coordinator's own word" if said.noise else ""
         return Check("text", True, None, f"every line follows from the signed plan and statement{source}")
     if said.software != software():
-        message = f"written by version {said.software}, this is {software()}, which words a card otherwise"
-        return Check("text", True, None, message, note=True)
+        # Only the coordinator says which version wrote it: that must not buy a text of its own choice an OK.
+        message = (
+            f"differs from what follows from plan and statement. The coordinator says that version {said.software} "
+            f"worded it: check it with that version, or read what this one ({software()}) writes (--write FILE)"
+        )
+        return Check("text", False, None, message, note=True)
     return Check("text", False, None, "the coordinator signed a text that does not follow from plan and statement")
 
 
@@ -98,11 +123,14 @@ def cards_text(judged: Sequence[JudgedCard]) -> str:
     for one in judged:
         lines.append(f"{one.folder / CARD_FILE}")
         for check in one.checks:
-            word = "FAIL" if not check.passed else "NOTE" if check.note else "PASS"
+            word = "PASS" if check.passed else "UNCHECKED" if check.note else "FAIL"
             lines.append(f"  {word}  {check.name}: {check.message}")
-        lines.append(
-            "  OK: this is the card of that release." if one.verified else "  NOT OK: do not rely on this card."
-        )
+        if one.verified:
+            lines.append("  OK: this is the card of that release.")
+        elif one.unchecked:
+            lines.append("  NOT OK: not one line of this card's text is checked; do not rely on it.")
+        else:
+            lines.append("  NOT OK: do not rely on this card.")
     return "\n".join(lines)
 
 
@@ -112,6 +140,7 @@ def cards_json(judged: Sequence[JudgedCard]) -> list[dict[str, Any]]:
         {
             "directory": str(one.folder),
             "verified": one.verified,
+            "unchecked": one.unchecked,
             "checks": [
                 {"name": check.name, "passed": check.passed, "note": check.note, "message": check.message}
                 for check in one.checks

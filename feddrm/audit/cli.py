@@ -221,16 +221,31 @@ def card(
     roster: Annotated[
         Path | None, typer.Option("--roster", help="A signed roster in the place of the directory's own.")
     ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="FILE", help="Write the card that this version makes of one release."),
+    ] = None,
     fingerprint: Fingerprint = None,
     form: FormatOption = Format.TEXT,
 ) -> None:
     """Check a model card: the coordinator signed these bytes for that release, and they follow from plan and statement.
 
-    Exit code 6 if one does not hold.
+    Exit code 6 if one does not hold, or if its text cannot be checked, since another version is said to have worded it.
+    --write gives a card that needs no such word: made here from what the operator, the hospitals and, for the noise
+    found, the coordinator signed.
     """
+    if write is not None and len(folders) > 1:
+        raise UsageError(f"{len(folders)} releases, and a file holds the card of one.", remedy="Give one at a time.")
     anchor = read_root(root, fingerprint)
     found = [judge_card(anchor, folder, roster) for folder in folders]
-    emit(form, {"cards": cards_json(found)}, printable(cards_text(found)))
+    own = found[0].written if write is not None else None
+    if write is not None and own is not None:
+        atomic_write(write, own.encode())
+    said = "" if write is None else f"\nWhat this version writes is in {write}."
+    if write is not None and own is None:
+        said = f"\n{write} is not written: nothing signed would stand behind it."
+    document = {"cards": cards_json(found), "file": str(write) if own is not None else None}
+    emit(form, document, printable(cards_text(found) + said))
     if not all(one.verified for one in found):
         raise typer.Exit(ExitCode.VERIFICATION)
 

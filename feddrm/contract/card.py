@@ -1,8 +1,10 @@
 """What makes a model card more than a file: the coordinator signs its hash, and with it all that it says beside what
 the signed plan and the signed release statement say.
 
-From plan, statement and this document anybody writes the same card (feddrm.method.card), so that every line in it
-rests on signatures: of the operator, of the hospitals, and the noise found in the sums on the coordinator's alone.
+From plan, statement and this document anybody writes the same card (feddrm.method.card). Where that gives the same
+bytes, every line in it rests on signatures: of the operator, of the hospitals, and the noise found in the sums on the
+coordinator's alone. Where it does not, the text is the coordinator's word and is not verified, whatever version is said
+to have written it.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class CardStatement(Document):
     Attributes:
         release: hash of the release statement.
         card: SHA-256 of the card's bytes.
-        software: version that wrote it; another one may put the same into other words.
+        software: version that wrote it, by the coordinator's word; another one may put the same into other words. It
+            tells an auditor what to check the text with, and excuses no difference.
         noise: found in the sums that the coordinator keeps; None where none could be judged.
     """
 

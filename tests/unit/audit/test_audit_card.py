@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from aggregator.card import make_card, read_card, write_card
 from aggregator.release import Candidate
-from feddrm.contract.card import CardStatement, card_hash, sign_card
+from feddrm.contract.card import CardStatement, Noise, card_hash, sign_card
 from feddrm.contract.documents import parse_body
 from feddrm.contract.messages import NoiseFound
 from feddrm.contract.release import Release, make_statement, sign_statement
@@ -138,21 +138,57 @@ def test_what_is_done_to_a_card_is_found(
     assert "NOT OK" in out
 
 
-def test_another_version_of_the_software_words_a_card_otherwise(run: Run, paper: Any, folder: Path) -> None:
+def in_other_words(folder: Path, paper: Any, noise: Noise | None) -> str:
+    """The coordinator signs a text of its own as another version's; returns the one that this version writes."""
     candidate = candidate_of(paper)
-    text = b"# A card in other words\n"
+    release = Release(candidate.plan, candidate.document, candidate.signed, len(SILOS))
+    text = b"# A card in other words: epsilon 0.1\n"
     statement = CardStatement(
-        federation="retina",
-        release=Release(candidate.plan, candidate.document, candidate.signed, 4).hash,
-        card=card_hash(text),
-        software="99.0",
-        noise=None,
+        federation="retina", release=release.hash, card=card_hash(text), software="99.0", noise=noise
     )
     (folder / "card.md").write_bytes(text)
     (folder / "card.signed").write_text(sign_card(statement, ROUND_KEY).to_json())
+    return render_card(release, noise.found() if noise else None)
+
+
+def test_a_text_that_cannot_be_written_again_is_not_ok_whatever_version_is_said_to_have_written_it(
+    run: Run, paper: Any, folder: Path
+) -> None:
+    """The version is the coordinator's own word: it must not buy a text of its own choice an OK."""
+    in_other_words(folder, paper, None)
     code, checks = verdict(run, paper, folder)
-    assert code == 0
+    assert code == 6
+    assert [name for name, (passed, _) in checks.items() if not passed] == ["text"]
     assert "99.0" in checks["text"][1]
+    _, out, _ = run("card", folder, "--root", paper.root)
+    assert "UNCHECKED  text: " in out
+    assert "NOT OK: not one line of this card's text is checked" in out
+    assert "--write" in out
+    assert "  OK" not in out
+    _, out, _ = run("card", folder, "--root", paper.root, "--format", "json")
+    assert json.loads(out)["cards"][0]["unchecked"] is True
+
+
+@pytest.mark.parametrize("noise", [None, Noise.of(FOUND)], ids=["unmeasured", "measured"])
+def test_the_card_that_follows_from_plan_and_statement_can_be_had(
+    run: Run, paper: Any, folder: Path, noise: Noise | None
+) -> None:
+    expected, out = in_other_words(folder, paper, noise), paper.path / "own.md"
+    code, said, _ = run("card", folder, "--root", paper.root, "--write", out)
+    assert (code, out.read_text()) == (6, expected)
+    assert str(out) in said
+
+
+def test_no_card_is_written_where_the_signatures_do_not_hold(run: Run, paper: Any, folder: Path) -> None:
+    few_signatures(folder, paper)
+    out = paper.path / "own.md"
+    code, said, _ = run("card", folder, "--root", paper.root, "--write", out)
+    assert (code, out.exists()) == (6, False)
+    assert "UNCHECKED" not in said
+    assert "is not written" in said
+    code, _, err = run("card", folder, folder, "--root", paper.root, "--write", out)
+    assert code == 2
+    assert "the card of one" in err
 
 
 def test_an_auditor_s_own_roster_stands_in(run: Run, paper: Any, folder: Path) -> None:
