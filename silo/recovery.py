@@ -2,7 +2,8 @@
 
 What is charged is an upper bound. Every plan that the operator signed for this silo, and that its own memory, an old
 export or another hospital's export brings, is charged in full, whether or not this silo ever took part: the exact spend
-is not known any more, and must not be understated. Peers take the new ledger once their staff has approved the roster
+is not known any more, and must not be understated. (Not a plan of another patient column, unless somebody shows it
+charged: then it is the silo's column that is wrong.) Peers take the new ledger once their staff has approved the roster
 with the new key, and only if it answers for every head that they hold.
 """
 
@@ -23,7 +24,7 @@ from privacy.account import Account
 from privacy.errors import LedgerCorrupt, LedgerError
 from privacy.events import canonical
 from privacy.handover import Carry, Recovered, recovered_from
-from privacy.leaves import Leaf
+from privacy.leaves import Dataset, Leaf
 from privacy.ledger import Ledger
 from privacy.succession import answers_for
 from silo.begun import forget_shown, remember
@@ -175,23 +176,39 @@ def _missing(
     added: list[Recovered | Carry] = [
         recovered_from(head, key, without) for head, key in heads if not answers_for(leaves, origin, key, head)
     ]
-    for plan, signed in found.plans.items():
+    _check_fixed(member, found, leaves, data)
+    # Those last that peers can have seen, since a round's proof shows the last ones.
+    for plan, signed in sorted(found.plans.items(), key=lambda entry: entry[0] in found.began):
         if plan in account.jobs or plan in account.carried:
             continue
-        _check_fixed(member, signed, found, data)
-        added.append(_carry(signed, data.public_size))
+        # Only a plan that nobody shows charged can be of another column here, and this silo takes none of another.
+        if signed.plan.schema_.patient == data.patient:
+            added.append(_carry(signed, data.public_size))
     return tuple(added)
 
 
-def _check_fixed(member: SiloHome, signed: SignedPlan, found: Findings, data: DataSettings) -> None:
-    column, fit = signed.plan.schema_.patient, signed.plan.routing_fit
-    if column != data.patient:
+def _check_fixed(member: SiloHome, found: Findings, leaves: Sequence[Leaf], data: DataSettings) -> None:
+    """Hold local/data.toml against what is fixed for life.
+
+    Leaves fix it, and so do signed plans that somebody shows charged. Any other plan is the operator's word alone: this
+    silo may have declined it for the very column or size that it gives.
+    """
+    charged = [signed for plan, signed in found.plans.items() if plan in found.charged]
+    fixed = [leaf for leaf in leaves if isinstance(leaf, Dataset | Carry)]
+    columns = found.columns | {leaf.patient for leaf in fixed} | {signed.plan.schema_.patient for signed in charged}
+    strange = sorted(columns - {data.patient})
+    if strange:
         raise InputError(
-            f"local/data.toml says that a patient is what the column {data.patient} says; for job {signed.plan.name} it"
-            f" was {column}.",
-            remedy=f'Set patient = "{column}" again: the unit of privacy is fixed for life.',
+            f"local/data.toml says that a patient is what the column {data.patient} says; in the lost ledger it was"
+            f" {strange[0]}.",
+            remedy=f'Set patient = "{strange[0]}" again: the unit of privacy is fixed for life.',
         )
-    sizes = found.sizes | ({fit.public_sizes[member.name]} if fit is not None else set())
+    sizes = found.sizes | {leaf.public_size for leaf in fixed}
+    # A CARRY names a plan that may have been declined, but at the size that was fixed; so it says what its plan does
+    # not. Where no leaf says it, a plan that this silo took does: it takes none that gives another size than its own.
+    if not sizes:
+        began = [signed.plan.routing_fit for signed in charged if signed.hash in found.began]
+        sizes = {fit.public_sizes[member.name] for fit in began if fit is not None}
     other = sorted(sizes - {data.public_size})
     if other:
         raise InputError(

@@ -26,13 +26,23 @@ from privacy.succession import open_any
 
 @dataclass(slots=True)
 class Findings:
-    """What the files show: heads of lost logs with the key that signed each, plans, jobs that were charged, the public
-    sizes that were fixed, and whose exports they are."""
+    """What the files show.
+
+    Attributes:
+        heads: of lost logs, with the key that signed each.
+        plans: signed for this silo, taken part or not.
+        charged: jobs that a leaf of a lost log names, and who shows it, in words.
+        began: those of them that this silo took itself (PLAN, RESERVE), and not only carried for an older log.
+        sizes, columns: public sizes and patient columns that DATASET and CARRY leaves fixed.
+        witnesses: whose exports they are.
+    """
 
     heads: list[tuple[Head, bytes]] = field(default_factory=list)
     plans: dict[bytes, SignedPlan] = field(default_factory=dict)
     charged: dict[bytes, str] = field(default_factory=dict)
+    began: set[bytes] = field(default_factory=set)
     sizes: set[int] = field(default_factory=set)
+    columns: set[str] = field(default_factory=set)
     witnesses: set[str] = field(default_factory=set)
 
 
@@ -144,8 +154,11 @@ def _charges(leaves: Iterable[Leaf], shown_by: str, found: Findings) -> None:
     for leaf in leaves:
         if isinstance(leaf, Plan | Reserve | Carry):
             found.charged.setdefault(leaf.plan, shown_by)
+        if isinstance(leaf, Plan | Reserve):
+            found.began.add(leaf.plan)
         if isinstance(leaf, Dataset | Carry):
             found.sizes.add(leaf.public_size)
+            found.columns.add(leaf.patient)
 
 
 def newest(found: Findings) -> list[tuple[Head, bytes]]:

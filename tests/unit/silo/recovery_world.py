@@ -21,7 +21,8 @@ from feddrm.contract.plan import Plan
 from feddrm.contract.release import schema_hash
 from feddrm.contract.schedule import STAGE_TRAIN
 from feddrm.contract.signed_plan import SignedPlan, sign_plan
-from feddrm.method.layout import initial_model, initial_personal, layout_of
+from feddrm.method.layout import initial_personal, layout_of
+from feddrm.method.progress import initial_state
 from feddrm.method.update import model_hash
 from privacy.gate import Caps, Gate
 from privacy.note import open_head
@@ -70,13 +71,15 @@ class Federation(Hospital):
             gate.record_dataset(
                 work.hash, bytes(32), schema_hash(work.plan), patient="id", public_size=1000, now_ms=NOW
             )
-            model = model_hash(initial_model(layout, work.hash)) if number == 1 else bytes([number - 1]) * 32
+            model = _before(work, number)
             reservation = gate.reserve(work.hash, 1, number, event, model=model, now_ms=NOW)
             commit = gate.commit(reservation, bytes(32), now_ms=NOW)
             proof = make_proof(ledger, (reservation.leaf, commit, *ledger.succession()), range(1, 60))
             gate.release(work.hash, 1, number, sum=bytes(32), model=bytes([number]) * 32, now_ms=NOW)
         if state.job(work.hash) is None:
-            state.add_job(work.hash, work.signed, initial_model(layout, work.hash), initial_personal(layout, work.hash))
+            state.add_job(
+                work.hash, work.signed, initial_state(work.plan, layout, work.hash), initial_personal(layout, work.hash)
+            )
         state.end_job(work.hash, "done")
         state.close()
         return proof
@@ -87,7 +90,7 @@ class Federation(Hospital):
         member = load_silo_home(self.path / "beta").roster.find("alpha", "silo")
         known, event = heads.head("alpha"), round_event(work.plan, STAGE_TRAIN)
         assert event is not None
-        model = model_hash(initial_model(layout_of(work.plan), work.hash)) if number == 1 else bytes([number - 1]) * 32
+        model = _before(work, number)
         note = check_proof(
             proof,
             origin=origin,
@@ -131,6 +134,13 @@ class Federation(Hospital):
         for pattern in patterns or ("ledger.db*",):
             for found in (self.path / "alpha" / "state").glob(pattern):
                 found.unlink()
+
+
+def _before(work: SignedPlan, number: int) -> bytes:
+    """Hash of the model from which a round starts."""
+    if number > 1:
+        return bytes([number - 1]) * 32
+    return model_hash(initial_state(work.plan, layout_of(work.plan), work.hash))
 
 
 def begun(tmp_path: Path) -> Iterator[Federation]:

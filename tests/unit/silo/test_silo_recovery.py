@@ -123,7 +123,7 @@ def test_another_patient_column_is_not_taken_after_a_loss(world: Federation) -> 
     world.rekey(lost=True)
     data = world.path / "alpha" / "local" / "data.toml"
     data.write_text(data.read_text().replace('"id"', '"visit"'))
-    with pytest.raises(InputError, match="column visit says"):
+    with pytest.raises(InputError, match="column visit says; in the lost ledger it was id"):
         world.recover([other])
 
 
