@@ -43,6 +43,7 @@ class Quality:
 
     Args:
         system: a query is answered right. Without a router: by the majority of all silos.
+        one_silo: the silo that the router names is right, without a second opinion; None without a router.
         routing: it goes to the silo that it came from; None without a router.
         own_silo: its own silo is right.
         random_silo: a silo drawn at random is right.
@@ -55,6 +56,7 @@ class Quality:
     """
 
     system: float
+    one_silo: float | None
     routing: float | None
     own_silo: float
     random_silo: float
@@ -95,9 +97,10 @@ def measure(answers: Answers, routes: Numbers | None, *, alike: bool = False) ->
     votes = np.stack([(said == label).sum(axis=1) for label in range(classes)], axis=1)
     vote = votes.argmax(axis=1) == targets
     if routes is None:
-        served, routing, asked = vote, None, 1.0 if alike else float(silos)
+        served, one_silo, routing, asked = vote, None, None, 1.0 if alike else float(silos)
     else:
         served = _opinion(probabilities, routes) == targets
+        one_silo = float(right[rows, routes[:, 0]].mean())
         routing = float((routes[:, 0] == home).mean())
         asked = float((routes >= 0).sum(axis=1).mean())
     of_silo = [home == silo for silo in range(silos)]
@@ -105,6 +108,7 @@ def measure(answers: Answers, routes: Numbers | None, *, alike: bool = False) ->
     silo_own = tuple(float(right[members, silo].mean()) for silo, members in enumerate(of_silo) if members.any())
     return Quality(
         system=float(served.mean()),
+        one_silo=one_silo,
         routing=routing,
         own_silo=float(right[rows, home].mean()),
         random_silo=float(right.mean()),

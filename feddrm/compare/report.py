@@ -25,11 +25,12 @@ from feddrm.contract.files import atomic_write
 Row = dict[str, Any]
 
 RIVALS: Final = ("ensemble", "vote", "averaged_head")
-_FIGURES: Final = ("system", "routing", "asked", *RIVALS, "own_silo", "random_silo", "worst_silo")
+_FIGURES: Final = ("system", "asked", "one_silo", "routing", *RIVALS, "own_silo", "random_silo", "worst_silo")
 _TITLES: Final = {
     "system": "system",
-    "routing": "routing",
     "asked": "silos asked",
+    "one_silo": "one silo",
+    "routing": "routing",
     "ensemble": "ensemble",
     "vote": "vote",
     "averaged_head": "averaged head",
@@ -143,7 +144,7 @@ def _value(values: Sequence[float]) -> Value | None:
 
 
 def _words(members: Sequence[Row], key: str) -> str:
-    values = [row[key] for row in members if row[key] is not None]
+    values = [row[key] for row in members if row.get(key) is not None]
     if not values:
         return "-"
     places = 2 if key == "asked" else 3

@@ -37,7 +37,7 @@ def test_counted_by_hand() -> None:
 def test_without_a_router_the_majority_answers() -> None:
     said = [[0, 1, 1], [1, 1, 0]]
     quality = measure(answers(said, [1, 0], [0, 1]), None)
-    assert quality.routing is None
+    assert quality.routing is quality.one_silo is None
     assert quality.system == quality.vote == 0.5
     assert quality.asked == 3.0
 
@@ -55,9 +55,11 @@ def test_two_who_are_asked_are_averaged() -> None:
     assert measure(asked, np.array([[1, -1]])).system == 0.0
     two = measure(asked, np.array([[1, 0]]))
     assert two.system == 1.0
+    assert two.one_silo == 0.0
     assert two.asked == 2.0
-    # The order of the two is nobody's business.
-    assert measure(asked, np.array([[0, 1]])).system == 1.0
+    # For the average the order of the two is nobody's business.
+    turned = measure(asked, np.array([[0, 1]]))
+    assert (turned.system, turned.one_silo) == (1.0, 1.0)
 
 
 def test_against_a_slow_computation() -> None:

@@ -26,6 +26,7 @@ def row(method: str, epsilon: float | None, seed: int, system: float, silos: int
         "silos": silos,
         "seed": seed,
         "system": system,
+        "one_silo": system if method == "feddrm" else None,
         "routing": 0.25 if method == "feddrm" else None,
         **shares,
         "silo_variance": 0.01,
@@ -77,7 +78,7 @@ def test_medians_and_ranges_stand_in_the_table() -> None:
     assert "0.710 (0.700-0.720)" in text
     assert text.count("\n") == 5
     assert re.search(r"feddrm +inf +6 +3 ", text)
-    assert re.search(r"fedavgft +3 +6 +3 +0.610 \(0.600-0.620\) +- ", text)
+    assert re.search(r"fedavgft +3 +6 +3 +0.610 \(0.600-0.620\) +1.20 +- +- ", text)
 
 
 def test_csv_has_a_line_a_row_and_says_inf() -> None:
