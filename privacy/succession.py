@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from privacy.accounting import epsilon, epsilon_alone
 from privacy.checks import Check, PlanTerms
@@ -17,6 +17,14 @@ from privacy.events import Event
 from privacy.handover import Carry, Recovered, Successor, check_successor
 from privacy.leaves import Dataset, Key, Leaf, Plan
 from privacy.note import Head, open_head
+
+_TOLERANCE: Final = 1e-4
+"""By how much of itself, and 1e-6, a carried epsilon may be less than what is computed here.
+
+The figure follows from events that are compared exactly, on a machine, or by a version of the accountant, that may
+round or discretise otherwise; and a log can only grow, so that a refusal would be for good. What an understatement can
+gain by it is a ten-thousandth of one job, in a figure that a silo's own caps count.
+"""
 
 
 class Roots(Protocol):
@@ -57,7 +65,11 @@ class Owed:
 
 
 def understates(leaves: Iterable[Leaf], owed: Iterable[Owed]) -> str:
-    """What the CARRY leaves of a new log understate of the jobs that the lost one was seen to charge, or nothing."""
+    """What the CARRY leaves of a new log understate of the jobs that the lost one was seen to charge, or nothing.
+
+    Name, delta, events and patient column, from which the cost follows, are the signed plan's to the letter. Epsilon is
+    compared with a tolerance (`_TOLERANCE`).
+    """
     carried = {leaf.plan: leaf for leaf in leaves if isinstance(leaf, Carry)}
     for job in owed:
         leaf = carried.get(job.plan)
@@ -65,9 +77,14 @@ def understates(leaves: Iterable[Leaf], owed: Iterable[Owed]) -> str:
             return f"does not show that it carries job {job.name}, which was seen charged"
         if (leaf.name, leaf.delta, leaf.events, leaf.patient) != (job.name, job.delta, job.events, job.patient):
             return f"carries job {job.name} on other terms than its signed plan's"
-        if not (leaf.epsilon >= job.epsilon and leaf.epsilon_alone >= job.epsilon_alone):
+        if _below(leaf.epsilon, job.epsilon) or _below(leaf.epsilon_alone, job.epsilon_alone):
             return f"carries job {job.name} at epsilon {leaf.epsilon:.6f}, of the {job.epsilon:.6f} that it costs"
     return ""
+
+
+def _below(carried: float, cost: float) -> bool:
+    # Written so that NaN is below everything.
+    return not carried >= cost * (1 - _TOLERANCE) - 1e-6
 
 
 def tenures(origin: str, leaves: Sequence[Leaf], tree: Roots | None = None) -> tuple[Tenure, ...]:
@@ -238,7 +255,7 @@ def _carried(number: int, leaf: Carry, terms: PlanTerms | None, leaves: Sequence
     except (ValueError, ArithmeticError) as error:
         yield fault(f"cannot be recomputed ({error})")
         return
-    if not (leaf.epsilon >= floor[0] and leaf.epsilon_alone >= floor[1]):
+    if _below(leaf.epsilon, floor[0]) or _below(leaf.epsilon_alone, floor[1]):
         yield fault(f"carried at epsilon {leaf.epsilon:.6f}, recomputed {floor[0]:.6f}: the claim is too low")
 
 

@@ -121,7 +121,9 @@ UNDERSTATED = [
     ((replace(CARRY, plan=SECOND),), "does not show"),
     ((replace(CARRY, epsilon=COST / 2),), "carries job job at epsilon"),
     ((replace(CARRY, epsilon_alone=COST / 2),), "carries job job at epsilon"),
-    ((replace(CARRY, epsilon=COST - 1e-6),), "carries job job at epsilon"),
+    ((replace(CARRY, epsilon=COST * (1 - 3e-4)),), "carries job job at epsilon"),
+    ((replace(CARRY, epsilon_alone=COST * (1 - 3e-4)),), "carries job job at epsilon"),
+    ((replace(CARRY, epsilon=0.0, epsilon_alone=0.0),), "carries job job at epsilon"),
     ((replace(CARRY, delta=1e-6),), "other terms"),
     ((replace(CARRY, events=()),), "other terms"),
     ((replace(CARRY, name="another"),), "other terms"),
@@ -150,6 +152,24 @@ def test_peers_take_a_log_that_carries_what_they_saw(tmp_path: Path, lost: tuple
     head, _ = lost
     with begin_again(tmp_path, answer(head), replace(CARRY, epsilon=COST + 1)) as ledger:
         assert witness(charge(ledger, 1, SECOND), NEW, head, OLD, 1, SECOND, (OWED,))
+
+
+@pytest.mark.parametrize("apart", [1e-6, 5e-5 * COST], ids=["the last digit", "another discretisation"])
+def test_a_figure_that_another_machine_rounds_otherwise_keeps_no_silo_out(
+    tmp_path: Path, lost: tuple[bytes, bytes], apart: float
+) -> None:
+    """The log can only grow, so that a refusal for the sake of a digit would be one for good."""
+    head, _ = lost
+    carry = replace(CARRY, epsilon=COST - apart, epsilon_alone=COST - apart)
+    with begin_again(tmp_path, answer(head), carry) as ledger:
+        assert witness(charge(ledger, 1, SECOND), NEW, head, OLD, 1, SECOND, (OWED,))
+        found = verify(
+            ledger,
+            plans=TERMS | {SECOND: TERMS[PLAN]},
+            witnessed={"b": head},
+            charged=(Charged(public(OLD), PLAN, "b"),),
+        )
+        assert failed(found) == set()
 
 
 def test_thirty_jobs_can_be_shown_and_the_answer_itself_always(tmp_path: Path, lost: tuple[bytes, bytes]) -> None:
@@ -184,6 +204,7 @@ def test_what_was_not_there_is_in_the_log_and_said(tmp_path: Path, lost: tuple[b
         (),
         (replace(CARRY, epsilon=COST / 2),),
         (replace(CARRY, epsilon_alone=COST / 2),),
+        (replace(CARRY, epsilon=COST * (1 - 3e-4)),),
         (replace(CARRY, delta=1e-6),),
         (replace(CARRY, events=()),),
         (replace(CARRY, patient="visit"),),
