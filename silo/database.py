@@ -79,11 +79,13 @@ class Database:
 
     Attributes:
         remains: whether something was deleted that `forget_deleted` has not cut from the write-ahead log yet.
+        sole: whether nobody else writes while this is open, so that what was read may be kept.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
         self.remains = False
+        self.sole = False
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -113,6 +115,7 @@ class Database:
             db.close()
             raise InputError(f"{path} is not a silo's state database ({error}).", remedy=NO_RESTORE) from error
         opened = cls(db)
+        opened.sole = True
         opened.forget_deleted()
         return opened
 

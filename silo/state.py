@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -64,10 +65,27 @@ _signed: Final = lru_cache(maxsize=4)(Signed.from_json)
 class State(Database):
     """Jobs, models, sessions, updates, outcomes and releases."""
 
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        # Every event asks for the job and its last outcome several times; both change twice a round.
+        self._job_kept: tuple[Job | None] | None = None
+        self._outcomes_kept: dict[tuple[bytes, int], Resolved | None] = {}
+
+    def _changed(self) -> None:
+        """Forget what was read of jobs and outcomes: every write to either calls this first."""
+        self._job_kept = None
+        self._outcomes_kept.clear()
+
+    @property
+    def _keeps(self) -> bool:
+        # What is read inside a transaction may be rolled back.
+        return self.sole and not self._db.in_transaction
+
     # jobs, models, personal heads
 
     def add_job(self, plan: bytes, signed: Signed, model: Int64s, personal: Int64s) -> None:
         """Remember an accepted plan with its initial model and personal head."""
+        self._changed()
         with self.transaction():
             self._db.execute("INSERT INTO jobs (plan, signed, round) VALUES (?,?,0)", (plan, signed.to_json()))
             self._db.execute("INSERT INTO models VALUES (?,0,?)", (plan, model.astype("<i8").tobytes()))
@@ -79,7 +97,12 @@ class State(Database):
 
     def active_job(self) -> Job | None:
         """The job that has not ended."""
-        return self._job("ended IS NULL", ())
+        if self._job_kept is not None:
+            return self._job_kept[0]
+        job = self._job("ended IS NULL", ())
+        if self._keeps:
+            self._job_kept = (job,)
+        return job
 
     def last_job(self) -> Job | None:
         """The newest job, ended or not."""
@@ -101,6 +124,7 @@ class State(Database):
 
     def end_job(self, plan: bytes, reason: str) -> None:
         """A job never becomes active again; what waited for a resolution is dropped with it."""
+        self._changed()
         with self.transaction():
             self._db.execute("UPDATE jobs SET ended=? WHERE plan=? AND ended IS NULL", (reason or "ended", plan))
             self._db.execute("DELETE FROM updates WHERE plan=?", (plan,))
@@ -229,6 +253,15 @@ class State(Database):
 
     def outcome(self, plan: bytes, round_number: int) -> Resolved | None:
         """How a round ended here."""
+        key = (plan, round_number)
+        if key in self._outcomes_kept:
+            return self._outcomes_kept[key]
+        resolved = self._outcome(plan, round_number)
+        if self._keeps:
+            self._outcomes_kept[key] = resolved
+        return resolved
+
+    def _outcome(self, plan: bytes, round_number: int) -> Resolved | None:
         row = self._db.execute(
             "SELECT outcome, record, certified FROM outcomes WHERE plan=? AND round=?", (plan, round_number)
         ).fetchone()
@@ -240,6 +273,7 @@ class State(Database):
         Updates are dropped: of this round, as it is never masked again, and of a later one, which was trained from a
         model that no longer is.
         """
+        self._changed()
         with self.transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO outcomes VALUES (?,?,?,?,?)",
@@ -275,6 +309,7 @@ class State(Database):
 
     def certify(self, plan: bytes, round_number: int) -> None:
         """A round's outcome was seen certified; seen again, nothing is written."""
+        self._changed()
         self._db.execute(
             "UPDATE outcomes SET certified=1 WHERE plan=? AND round=? AND certified=0", (plan, round_number)
         )

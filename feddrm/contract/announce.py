@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Final
 
 import rfc8785
@@ -78,7 +79,29 @@ def parameters(plan: Plan) -> bytes:
 
     The rest alone is not a valid plan (keys are missing), so this never equals the hash of one.
     """
-    rest = plan.model_dump(
+    return _parameters(_Same(plan))
+
+
+class _Same:
+    """A plan as the key of a cache: documents are frozen but not hashable. The cache holds the plan, so that its
+    identity stays its own."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __hash__(self) -> int:
+        return id(self.plan)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.plan is self.plan
+
+
+# Every announcement and every check of one asks for it, and a job has one plan.
+@lru_cache(maxsize=4)
+def _parameters(same: _Same) -> bytes:
+    rest = same.plan.model_dump(
         mode="json",
         by_alias=True,
         include={
