@@ -58,7 +58,15 @@ def test_what_is_sent_rests_on_what_is_synced(world: World, monkeypatch: pytest.
     submit_all, seen = type(world.engine).submit_all, []
 
     def watched(engine: object, events: tuple[object, ...]) -> tuple[Send, ...]:
+        told: list[str] = []
+        database = world.engine.store._database
+        database.set_trace_callback(told.append)
         sends = submit_all(world.engine, events)  # type: ignore[arg-type]
+        database.set_trace_callback(None)
+        for index, text in enumerate(told):
+            if "INTO settled" in text:
+                # What the row says is worth what SQLite was told to do with it.
+                assert [line for line in told[:index] if "synchronous=" in line][-1:] == ["PRAGMA synchronous=FULL"]
         seen.append((bool(sends), settled(world) == world.engine._sequence))
         return sends
 
