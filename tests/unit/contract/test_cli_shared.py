@@ -179,7 +179,13 @@ def test_an_error_for_a_reader_that_has_left_keeps_its_exit_code(program: list[s
 
 
 def test_ctrl_c_is_one_line(program: list[str]) -> None:
-    with subprocess.Popen([*program, "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [*program, "wait"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # Whoever runs the tests in the background of a shell hands an ignored SIGINT down to every process.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
