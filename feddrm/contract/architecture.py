@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -47,7 +48,7 @@ class TensorSpec:
         return math.prod(self.shape)
 
 
-class Architecture(Grown):
+class Architecture(Grown, ABC):
     """What all kinds of model have.
 
     Attributes:
@@ -72,13 +73,13 @@ class Architecture(Grown):
             ValueError: it cannot.
         """
 
+    @abstractmethod
     def trunk(self, shape: Shape) -> tuple[TensorSpec, ...]:
         """The trunk's tensors in order, for `inputs` of this shape."""
-        raise NotImplementedError
 
+    @abstractmethod
     def embedding(self, shape: Shape) -> int:
         """Length of the embedding."""
-        raise NotImplementedError
 
     def words(self) -> str:
         """For people: the kind, and what it was given."""
@@ -86,9 +87,9 @@ class Architecture(Grown):
         sizes = ", ".join(f"{key} {_sizes(value)}" for key, value in document.items())
         return f"{self.kind}, {sizes}" if sizes else self.kind
 
+    @abstractmethod
     def text(self, shape: Shape) -> str:
         """What names and shapes of tensors leave open, for fingerprints of layouts; empty where that is nothing."""
-        raise NotImplementedError
 
 
 def groups_of(channels: int) -> int:

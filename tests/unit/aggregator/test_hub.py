@@ -30,6 +30,19 @@ def at_masked(world: World) -> int:
     return size
 
 
+def counted_writes(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many events each write to the coordinator's log holds, from now on."""
+    writes: list[int] = []
+    append = world.engine.store.append
+
+    def counted(entries: Sequence[tuple[Stamp, str, bytes]], *, synced: bool) -> tuple[int, ...]:
+        writes.append(len(entries))
+        return append(entries, synced=synced)
+
+    monkeypatch.setattr(world.engine.store, "append", counted)
+    return writes
+
+
 async def stalled(*chunks: Chunk) -> AsyncIterator[Chunk]:
     for chunk in chunks:
         yield chunk
@@ -102,14 +115,7 @@ async def whole(data: bytes) -> AsyncIterator[Chunk]:
 
 def test_events_that_come_together_are_one_write_in_their_order(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     at_masked(world)
-    store, writes = world.engine.store, []
-    append = store.append
-
-    def counted(entries: Sequence[tuple[Stamp, str, bytes]], *, synced: bool) -> tuple[int, ...]:
-        writes.append(len(entries))
-        return append(entries, synced=synced)
-
-    monkeypatch.setattr(store, "append", counted)
+    store, writes = world.engine.store, counted_writes(world, monkeypatch)
     before = max((logged.seq for logged in store.events(0)), default=0)
     silos = [f"site-{1 + index % 5}" for index in range(60)]
 
@@ -205,14 +211,7 @@ def test_a_silo_whose_word_the_disk_does_not_take_hears_of_it_at_once(world: Wor
 
 def test_what_a_silo_says_in_one_breath_keeps_its_order(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     at_masked(world)
-    store, writes = world.engine.store, []
-    append = store.append
-
-    def counted(entries: Sequence[tuple[Stamp, str, bytes]], *, synced: bool) -> tuple[int, ...]:
-        writes.append(len(entries))
-        return append(entries, synced=synced)
-
-    monkeypatch.setattr(store, "append", counted)
+    store, writes = world.engine.store, counted_writes(world, monkeypatch)
     before = max((logged.seq for logged in store.events(0)), default=0)
     ready = world.silos["site-1"].ready()
 
