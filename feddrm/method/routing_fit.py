@@ -11,19 +11,22 @@ whoever else is in the data, and sensitivity holds for what is summed and not fo
     logits      W phi_i + log m, with log m_k fixed: the prior enters as an offset, so that W phi is the log density
                 ratio itself. Its arg max is that of W [g(x), 1]: whoever routes needs neither norms nor priors
     p_i         softmax; rounded down, so that p_i >= 0 and the entries sum to at most 1
-    z_i         round(2**f (p_i - e_k) phi_i^T): ||p_i - e_k||**2 <= 2, so ||z_i|| <= D = ceil(2**f sqrt(2) + sqrt(n)/2)
-                for n entries; a z_i above D would be left out
+    r_i         p_i - e_k, whose norm is at most sqrt(2)
+    z_i         round(2**f r_i phi_i^T), so ||z_i|| <= D = ceil(2**f sqrt(2) + sqrt(n)/2) for n entries; a z_i above D
+                would be left out
     total       sum of all z_i and of the noise
+
+Beside the silos a fit may have classes: C rows more, one target head for all silos, fitted on the same features in the
+same sums. Then r_i = (p_i - e_k, q_i - y_i), with q_i the softmax over classes and y_i the mean over the patient's
+records of their labels' unit vectors, is shortened to the norm sqrt(2) where it is longer, which takes a patient about
+whom both heads are almost as wrong as can be. So D is what it is for the silos alone, and the noise, too.
 
 `advance` is what all silos and the coordinator do with a total. It has no product of matrices and no float.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 import numpy as np
@@ -32,15 +35,24 @@ import numpy.typing as npt
 from feddrm.contract.errors import MalformedError
 from feddrm.contract.stages import fit_sensitivity
 from feddrm.method.layout import MODEL_FRACTION_BITS
+from feddrm.method.patient_rows import PHI_BITS, patient_labels, patient_phi
+from feddrm.method.probabilities import P_BITS, log_sizes, shortened, softmax
+
+__all__ = [
+    "PHI_BITS",
+    "Terms",
+    "advance",
+    "bound",
+    "contribution",
+    "head",
+    "initial_state",
+    "patient_labels",
+    "patient_phi",
+    "target_head",
+]
 
 Integers = npt.NDArray[np.int64]
 
-# Of phi: an entry is an integer multiple of 2**-20, so that ||phi|| <= 2**20.
-PHI_BITS: Final = 20
-_LOGIT_BITS: Final = PHI_BITS + MODEL_FRACTION_BITS
-_P_BITS: Final = 24
-_EXP_BITS: Final = 31
-_EXP_STEPS: Final = 10
 _RATE_BITS: Final = 16
 # Saturation keeps every product inside int64, whatever a total is: |weight| <= 1024, |velocity| <= 2**14.
 _WEIGHT_LIMIT: Final = 1 << 34
@@ -60,6 +72,7 @@ class Terms:
         momentum: 0 to 0.999; velocity = momentum * velocity + gradient.
         average_from: the first sum, counted from 1, whose head enters the average.
         public_sizes: m_k, the silos' public approximate numbers of patients, in the plan's order, 1 to 10**9.
+        classes: C, of the shared target head; 0 where there is none, else 2 to 4096.
 
     Raises:
         ValueError: a value out of its range.
@@ -72,6 +85,7 @@ class Terms:
     momentum: float
     average_from: int
     public_sizes: tuple[int, ...]
+    classes: int = 0
 
     def __post_init__(self) -> None:
         if not (2 <= self.silos <= 100 and 1 <= self.width <= 1 << 14 and 8 <= self.fraction_bits <= 24):
@@ -80,11 +94,18 @@ class Terms:
             raise ValueError("step_size, momentum or average_from is out of range")
         if len(self.public_sizes) != self.silos or not all(1 <= size <= 10**9 for size in self.public_sizes):
             raise ValueError("every silo has one public size from 1 to 10**9")
+        if not (self.classes == 0 or 2 <= self.classes <= 1 << 12):
+            raise ValueError("classes is out of range")
+
+    @property
+    def rows(self) -> int:
+        """K + C."""
+        return self.silos + self.classes
 
     @property
     def words(self) -> int:
-        """Entries of a sum: K (d + 1), row-major."""
-        return self.silos * (self.width + 1)
+        """Entries of a sum: (K + C) (d + 1), row-major, first the silos' rows."""
+        return self.rows * (self.width + 1)
 
     @property
     def state_size(self) -> int:
@@ -102,47 +123,12 @@ def bound(terms: Terms, patients: int, scale: int) -> int:
     return patients * terms.sensitivity + 16 * (scale + 1)
 
 
-def patient_phi(embeddings: npt.NDArray[np.float32], patients: Sequence[bytes]) -> Integers:
-    """Every patient's phi, int64[P, d + 1] in PHI_BITS, in the order of first appearance.
-
-    A record that is not finite counts as zeros. Every operation is exact or correctly rounded by IEEE 754 and keeps to
-    one record, so that a patient's row does not depend on others' records.
-
-    Args:
-        embeddings: float32[n, d] of the frozen trunk, each computed without the others (`model.embed_each`).
-        patients: of each record.
-
-    Raises:
-        MalformedError: not float32[n, d] with n patients.
-    """
-    if embeddings.ndim != 2 or embeddings.dtype != np.float32 or len(embeddings) != len(patients):
-        raise MalformedError("Embeddings are rows of float32 values, one patient each.")
-    columns = embeddings.astype(np.float64).T
-    usable = np.isfinite(columns).all(axis=0)
-    columns = np.where(usable, columns, 0.0)
-    squares = np.ones(len(patients))
-    for column in columns:
-        squares += column * column
-    # Rounded towards zero and aimed below 1: the norm of the integers stays within 2**20 in spite of all roundings.
-    scale = (2.0**PHI_BITS) * (1.0 - 2.0**-30) / np.sqrt(squares)
-    rows = np.empty((len(patients), len(columns) + 1), dtype=np.int64)
-    for index, column in enumerate([*columns, np.ones(len(patients))]):
-        rows[:, index] = np.trunc(column * scale)
-    rows[~usable] = 0
-    numbers: dict[bytes, int] = {}
-    owners = np.array([numbers.setdefault(patient, len(numbers)) for patient in patients], dtype=np.intp)
-    totals = np.zeros((len(numbers), rows.shape[1]), dtype=np.int64)
-    np.add.at(totals, owners, rows)
-    counts = np.bincount(owners, minlength=len(numbers))[:, None]
-    return np.sign(totals) * (np.abs(totals) // counts)
-
-
 def initial_state(terms: Terms) -> Integers:
     """The state before the first sum: zeros, int64[state_size]."""
     return np.zeros(terms.state_size, dtype=np.int64)
 
 
-def contribution(terms: Terms, state: Integers, phi: Integers, silo: int) -> Integers:
+def contribution(terms: Terms, state: Integers, phi: Integers, silo: int, labels: Integers | None = None) -> Integers:
     """A silo's sum of its patients' gradients at the state's head, int64[words], *without noise*.
 
     Without any one patient it is the same less that patient's z_i, and ||z_i|| <= terms.sensitivity.
@@ -152,23 +138,39 @@ def contribution(terms: Terms, state: Integers, phi: Integers, silo: int) -> Int
         state: int64[state_size].
         phi: int64[P, d + 1] of `patient_phi`.
         silo: this silo's place in the plan.
+        labels: int64[P, C] of `patient_labels`. None, or zeros, where the patients have no label of the shared head's:
+            they add zeros to its rows.
 
     Raises:
-        MalformedError: shapes or types do not fit, or a row of phi is longer than 2**PHI_BITS.
+        MalformedError: shapes or types do not fit, a row of phi is longer than 2**PHI_BITS, or one of labels is no
+            part of 1.
     """
-    head = _split(terms, state)[1].reshape(terms.silos, -1)
+    head = _split(terms, state)[1].reshape(terms.rows, -1)
     if phi.dtype != np.int64 or phi.ndim != 2 or phi.shape[1] != terms.width + 1 or not 0 <= silo < terms.silos:
         raise MalformedError("The features do not fit the terms of the routing fit.")
-    total = np.zeros((terms.silos, terms.width + 1), dtype=np.int64)
+    if labels is None:
+        labels = np.zeros((len(phi), terms.classes), dtype=np.int64)
+    if labels.dtype != np.int64 or labels.shape != (len(phi), terms.classes):
+        raise MalformedError("The labels do not fit the terms of the routing fit.")
+    if ((labels < 0) | (labels > 1 << P_BITS)).any() or (labels.sum(axis=1) > 1 << P_BITS).any():
+        raise MalformedError("A patient's labels are more than 1.")
+    total = np.zeros((terms.rows, terms.width + 1), dtype=np.int64)
     block = max(1, _BLOCK_ENTRIES // terms.words)
     for start in range(0, len(phi), block):
         rows = phi[start : start + block]
         if (np.abs(rows).max(axis=1) > 1 << PHI_BITS).any() or ((rows * rows).sum(axis=1) > 1 << (2 * PHI_BITS)).any():
             raise MalformedError("A patient's features are longer than 1.")
         # Products of int64 are not BLAS's, and exact.
-        residual = _softmax(rows @ head.T + _offsets(terms.public_sizes))
-        residual[:, silo] -= 1 << _P_BITS
-        shift = PHI_BITS + _P_BITS - terms.fraction_bits
+        logits = rows @ head.T
+        residual = np.empty_like(logits)
+        residual[:, : terms.silos] = softmax(logits[:, : terms.silos] + log_sizes(terms.public_sizes))
+        residual[:, silo] -= 1 << P_BITS
+        if terms.classes:
+            named = labels[start : start + block]
+            guess = softmax(logits[:, terms.silos :])
+            residual[:, terms.silos :] = np.where(named.any(axis=1, keepdims=True), guess - named, 0)
+        residual = shortened(residual)
+        shift = PHI_BITS + P_BITS - terms.fraction_bits
         gradients = (residual[:, :, None] * rows[:, None, :] + (1 << (shift - 1))) >> shift
         norms = (gradients * gradients).sum(axis=(1, 2))
         # Holds for every row, as the module's text shows. Should it ever not, the patient is left out.
@@ -217,12 +219,35 @@ def head(terms: Terms, state: Integers) -> tuple[Integers, Integers]:
     Raises:
         MalformedError: shapes or types do not fit.
     """
+    return _centred(_averaged(terms, state)[: terms.silos])
+
+
+def target_head(terms: Terms, state: Integers) -> tuple[Integers, Integers]:
+    """The fitted target head of all silos: weight int64[C, d] and bias int64[C] in MODEL_FRACTION_BITS, each of mean
+    zero over the classes, averaged as `head` is.
+
+    Its logits are W [g, 1] / ||[g, 1]||: unlike a route, a probability needs the norm.
+
+    Raises:
+        MalformedError: shapes or types do not fit.
+        ValueError: the fit has no classes.
+    """
+    if not terms.classes:
+        raise ValueError("the fit has no target head")
+    return _centred(_averaged(terms, state)[terms.silos :])
+
+
+def _averaged(terms: Terms, state: Integers) -> Integers:
+    """int64[K + C, d + 1]."""
     count, last, _, average = _split(terms, state)
     averaged = count - terms.average_from + 1
     values = (average + averaged // 2) // averaged if averaged > 0 else last
-    rows = values.reshape(terms.silos, -1)
-    # What is added to all silos alike is noise only, and routes nothing.
-    rows = rows - (rows.sum(axis=0) + terms.silos // 2) // terms.silos
+    return values.reshape(terms.rows, -1)
+
+
+def _centred(rows: Integers) -> tuple[Integers, Integers]:
+    # What is added to all of a softmax's classes alike is noise only, and moves nothing.
+    rows = rows - (rows.sum(axis=0) + len(rows) // 2) // len(rows)
     return rows[:, :-1].copy(), rows[:, -1].copy()
 
 
@@ -236,32 +261,3 @@ def _split(terms: Terms, state: Integers) -> tuple[int, Integers, Integers, Inte
     if count < 0 or not within:
         raise MalformedError("A state has an entry outside its range.")
     return count, first, second, third
-
-
-@cache
-def _offsets(sizes: tuple[int, ...]) -> Integers:
-    """log m_k less the largest, int64[K] in _LOGIT_BITS."""
-    largest = math.log(max(sizes))
-    return np.array([round((math.log(size) - largest) * 2.0**_LOGIT_BITS) for size in sizes], dtype=np.int64)
-
-
-@cache
-def _exponentials() -> tuple[Integers, Integers]:
-    """exp(-i / 2**10) until it vanishes, and exp(-j / 2**20) for j < 2**10, both in _EXP_BITS."""
-    step = 1 << _EXP_STEPS
-    coarse = [round(math.exp(-i / step) * 2.0**_EXP_BITS) for i in range(22 * step)]
-    fine = [round(math.exp(-j / step**2) * 2.0**_EXP_BITS) for j in range(step)]
-    return np.array([*coarse, 0], dtype=np.int64), np.array(fine, dtype=np.int64)
-
-
-def _softmax(logits: Integers) -> Integers:
-    """Probabilities int64[n, K] in _P_BITS, rounded down, of logits int64[n, K] in _LOGIT_BITS, each row by itself.
-
-    By tables instead of np.exp, whose last bit may depend on an entry's place in its array.
-    """
-    coarse, fine = _exponentials()
-    below = (logits.max(axis=1, keepdims=True) - logits) >> (_LOGIT_BITS - 2 * _EXP_STEPS)
-    upper = np.minimum(below >> _EXP_STEPS, len(coarse) - 1)
-    odds = (coarse[upper] * fine[below & ((1 << _EXP_STEPS) - 1)]) >> _EXP_BITS
-    probabilities: Integers = (odds << _P_BITS) // odds.sum(axis=1, keepdims=True)
-    return probabilities

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from feddrm.contract.errors import MalformedError
 from feddrm.method import routing_fit
+from feddrm.method.probabilities import softmax
 from feddrm.method.routing_fit import PHI_BITS, Terms, advance, contribution, head, initial_state, patient_phi
 from feddrm.method.update import MODEL_LIMIT
 from privacy.discrete import DiscreteGaussianSource
@@ -111,7 +112,7 @@ def test_features_longer_than_one_are_refused() -> None:
 def test_probabilities_are_a_softmax_that_never_sums_to_more_than_one(seed: int, size: float) -> None:
     logits = np.random.default_rng(seed).normal(size=(20, 6)) * size
     integers = np.rint(logits * 2.0**44).astype(np.int64)
-    found = routing_fit._softmax(integers)
+    found = softmax(integers)
     right = np.exp(logits - logits.max(axis=1, keepdims=True))
     right /= right.sum(axis=1, keepdims=True)
     assert np.abs(found / 2**24 - right).max() < 4e-6
