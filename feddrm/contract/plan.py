@@ -42,15 +42,20 @@ class Privacy(Document):
     delta: Annotated[float, Field(ge=MINIMUM_DELTA, lt=1e-2)]
 
 
-class Queries(Document):
-    """What the coordinator is shown of a record that is to be routed: `embedding_bits` bits for each coordinate of its
-    embedding (design 8).
+class Queries(Grown):
+    """What is shown of a record that is to be routed (design 8): to the coordinator `embedding_bits` bits for each
+    coordinate of its embedding; to a second silo, besides the nearest, all of it, where that one's density ratio is
+    more than `second_opinion` of the nearest one's and both answer the same question. 1 is never.
 
-    Few by default, since a wide embedding in full precision can be solved for the patient. Two bits cost the router
-    of the demo 2.5 points, three bits one.
+    Few bits by default, since a wide embedding in full precision can be solved for the patient. Two bits cost the
+    router of the demo 2.5 points, three bits one.
     """
 
+    later: ClassVar[frozenset[str]] = frozenset({"second_opinion", "shared_weight"})
+
     embedding_bits: Annotated[int, Field(ge=1, le=16)] = 2
+    second_opinion: Annotated[float, Field(gt=0, le=1)] = 1.0
+    shared_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
 
 
 class SecureAggregation(Document):
@@ -111,6 +116,8 @@ class Plan(Grown):
                 'smaller images, or model.kind "frozen", whose queries carry what was extracted'
             )
         _in_section("model.personal", lambda: self.personal)
+        if self.queries.shared_weight != Queries().shared_weight and not self.shared_classes:
+            raise ValueError("queries.shared_weight: there is no shared target head (routing_fit.shared_target)")
         if self.training.head_steps and not 0 < len(self.personal) < len(self.tensors):
             raise ValueError("training.head_steps: needs personal tensors and shared ones (model.personal)")
         if self.parameters > MAXIMUM_PARAMETERS:
@@ -184,6 +191,13 @@ class Plan(Grown):
         return self.model_copy(update={"schema_": self.schema_.with_target(target)})
 
     @property
+    def questions(self) -> tuple[int, ...]:
+        """Of each silo in order, which of the plan's targets it answers, numbered by first appearance: only the answers
+        of equal numbers may be averaged."""
+        targets = [self.at(silo).schema_.target for silo in self.silos]
+        return tuple(targets.index(target) for target in targets)
+
+    @property
     def smallest_cohort(self) -> int:
         """The fewest silos that are ever in a sum: the larger of threshold and minimum cohort."""
         return max(self.secure_aggregation.threshold, self.secure_aggregation.minimum_cohort)
@@ -195,9 +209,17 @@ class Plan(Grown):
         return self.smallest_cohort - self.secure_aggregation.colluders
 
     @property
+    def shared_classes(self) -> int:
+        """Classes of the target head that the routing fit makes for all silos; 0 if it makes none. Ask the whole plan:
+        that of one silo (`at`) may have other classes."""
+        fitted = self.routing_fit is not None and self.routing_fit.shared_target
+        return len(self.schema_.target.classes) if fitted else 0
+
+    @property
     def fit_entries(self) -> int:
-        """Entries of a silo's contribution to the routing fit: a row of weights and a bias for each silo."""
-        return len(self.silos) * (self.model.embedding(self.shape) + 1)
+        """Entries of a silo's contribution to the routing fit: a row of weights and a bias for each silo, and for each
+        class of a shared target head."""
+        return (len(self.silos) + self.shared_classes) * (self.model.embedding(self.shape) + 1)
 
     @property
     def shape(self) -> Shape:
