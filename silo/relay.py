@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from feddrm.contract.errors import FeddrmError
-from feddrm.contract.messages import Answer, Capacity, SealedQuery, ServeEvent
 from feddrm.contract.plan import Plan
+from feddrm.contract.query_messages import Answer, Capacity, SealedQuery, ServeEvent
 from feddrm.contract.roster import Roster
+from feddrm.method.shared_head import SharedHead
 from silo.boundary import survivable
 from silo.context import Work
 from silo.inference import REFUSED, Admitted, Answerer
@@ -59,10 +60,11 @@ class Released:
         models = self._state.release_models(release)
         if models is None:
             raise LookupError("the state holds no model of a signed release")
-        model, personal = models
+        answering, personal = models
+        model, shared = SharedHead.split(work.plan, work.layout, answering, self._me)
 
         def load() -> Predictor:
-            predictor = make_predictor(plan, model, personal, self._threads)
+            predictor = make_predictor(plan, model, personal, self._threads, shared)
             self._loaded = (release, predictor)
             return predictor
 
@@ -177,7 +179,7 @@ class Relay:
         try:
             load = self._released.predictor(admitted.release)
             prediction = await asyncio.get_running_loop().run_in_executor(
-                self._pool, lambda: load().predict(admitted.features)
+                self._pool, lambda: load().answer(admitted.features)
             )
             answer = self._answerer.finish(admitted, prediction.probabilities, _now_ms())
         except FeddrmError as error:

@@ -7,7 +7,7 @@ from feddrm.contract.messages import ReleaseProposal, ReleaseSignature
 from feddrm.contract.release import release_hash, sign_statement
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan
-from feddrm.method.progress import shared_model, statement_of
+from feddrm.method.progress import answering_model, statement_of
 from silo.context import Context, Work, current_model, needs_no_round
 from silo.effects import Effect, Log, ReleaseSigned, Send
 from silo.state import Job
@@ -47,7 +47,7 @@ class Releases:
         personal = self._context.state.personal(job.plan)
         if personal is None:
             raise LookupError("an accepted job has no personal head")
-        model = shared_model(work.plan, work.layout, current_model(self._context.state, job))
+        model = answering_model(work.plan, work.layout, current_model(self._context.state, job))
         if not self._context.state.add_release(release, job.plan, model, personal[1]):
             return [Log("Did not sign a release: another one of this plan was signed before.", warning=True)]
         return [Send(ReleaseSignature(sign_statement(statement, self._context.signer))), ReleaseSigned(release)]

@@ -20,7 +20,8 @@ from feddrm.features import Dataset
 from feddrm.method import evaluation, routing_fit
 from feddrm.method.coarse import Grid
 from feddrm.method.layout import layout_of
-from feddrm.method.progress import Parts, fit_terms, shared_model
+from feddrm.method.progress import Parts, answering_model, fit_terms, shared_model
+from feddrm.method.shared_head import SharedHead, linear_logits
 from feddrm.method.update import head_tensors, to_float, trunk_tensors
 from privacy.discrete import DiscreteGaussianSource
 from privacy.events import DistributedDiscreteGaussian, LocalDiscreteGaussian
@@ -34,7 +35,7 @@ class Shares:
     """One silo's part in the integer sums of one job.
 
     Args:
-        plan: of the job.
+        plan: of the job, whole.
         silo_index: this silo's place in `plan.silos`.
         training: records of the patients that stages 1 to 3 may read.
         held_out: records of those that only the evaluation reads; empty where the plan has none.
@@ -50,7 +51,8 @@ class Shares:
         entropy: Callable[[int], bytes],
     ) -> None:
         self._plan = plan
-        self._layout = layout_of(plan)
+        self._own = plan.at(plan.silos[silo_index])
+        self._layout = layout_of(self._own)
         self._silo = silo_index
         self._training = training
         self._held_out = held_out
@@ -86,7 +88,17 @@ class Shares:
         if self._phi is None or self._phi[0] != trunk:
             embeddings = self._embed(parts.shared, self._training)
             self._phi = (trunk, routing_fit.patient_phi(embeddings, self._training.patients))
-        return routing_fit.contribution(fit_terms(self._plan), parts.fit, self._phi[1], self._silo)
+        terms = fit_terms(self._plan)
+        return routing_fit.contribution(terms, parts.fit, self._phi[1], self._silo, self._labels(terms.classes))
+
+    def _labels(self, classes: int) -> Int64s | None:
+        """Of every patient, for the shared target head; a silo with a target of its own has none."""
+        targets = self._training.targets
+        if not classes or self._plan.silos[self._silo] in (self._plan.own_targets or {}):
+            return None
+        if targets is None:
+            raise InputError("A shared target head needs records with targets.")
+        return routing_fit.patient_labels(targets, self._training.patients, classes)
 
     def _evaluate(self, effect: Contribute) -> Int64s:
         model, held = shared_model(self._plan, self._layout, effect.state), self._held_out
@@ -96,32 +108,36 @@ class Shares:
         # As a querier's would be refused: a refusal here would tell the coordinator of the one patient that caused it.
         usable = np.isfinite(embeddings).all(axis=1)
         embeddings[~usable] = 0.0
-        correct = self._own_choices(model, effect.personal, held, embeddings) == held.targets
-        correct &= usable
+        own = self._own_logits(model, effect.personal, held, embeddings)
+        correct = (own.argmax(axis=1) == held.targets) & usable
+        answering = answering_model(self._plan, self._layout, effect.state)
+        _, shared = SharedHead.split(self._plan, self._layout, answering, self._plan.silos[self._silo])
+        told = own if shared is None else shared.mixed(own, embeddings)
+        answered = (told.argmax(axis=1) == held.targets) & usable
         # As a querier would send it and the router would see it.
-        grid = Grid.of(self._plan, trunk_tensors(self._layout, model))
+        grid = Grid.of(self._own, trunk_tensors(self._layout, model))
         seen = grid.decode(grid.encode(embeddings))
         head = head_tensors(self._layout, model)
         routed = evaluation.choose(head["routing_head.weight"], head["routing_head.bias"], seen) == self._silo
         routed &= usable
-        return evaluation.contribution(held.patients, correct, routed)
+        return evaluation.contribution(held.patients, correct, routed, answered)
 
-    def _own_choices(
+    def _own_logits(
         self, model: Int64s, personal: Int64s, held: Dataset, embeddings: npt.NDArray[np.float32]
-    ) -> Int64s:
-        """What the silo's own model says, int64[n]: by its own copies where stage 3 tuned more than the head."""
+    ) -> npt.NDArray[np.float64]:
+        """Of the silo's own model, float64[n, C]: by its own copies where stage 3 tuned more than the head."""
         own = self._layout.split(to_float(personal), "personal")
         if any(name.startswith("trunk.") for name in own):
             embeddings = self._embed(model, held, personal)
             embeddings[~np.isfinite(embeddings).all(axis=1)] = 0.0
         tensors = {**self._layout.split(to_float(model)), **own}
-        return evaluation.choose(tensors["target_head.weight"], tensors["target_head.bias"], embeddings)
+        return linear_logits(tensors["target_head.weight"], tensors["target_head.bias"], embeddings)
 
     def _embed(self, model: Int64s, data: Dataset, personal: Int64s | None = None) -> npt.NDArray[np.float32]:
         """By the shared trunk, or, with a personal vector, by the silo's own one."""
         from feddrm.method.model import build, embed_each, load
 
-        module: TwoHeads = build(self._plan).eval()
+        module: TwoHeads = build(self._own).eval()
         load(module, self._layout.split(to_float(model)))
         if personal is not None:
             load(module, self._layout.split(to_float(personal), "personal"))

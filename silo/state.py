@@ -339,7 +339,8 @@ class State(Database):
         return None if row is None else bytes(row[0])
 
     def release_models(self, release: bytes) -> tuple[Int64s, Int64s] | None:
-        """(shared model int64[n], personal head int64[m]) as they were when the release was signed."""
+        """(feddrm.method.progress.answering_model int64[n], personal head int64[m]) as they were when the release was
+        signed."""
         row = self._db.execute("SELECT model, personal FROM releases WHERE release=?", (release,)).fetchone()
         if row is None:
             return None

@@ -40,6 +40,7 @@ from silo.shares import Shares, split
 
 if TYPE_CHECKING:
     from feddrm.method.model import Predictor
+    from feddrm.method.shared_head import SharedHead
     from feddrm.method.trainer import Trainer
     from feddrm.method.update import Model
 
@@ -63,8 +64,10 @@ def require_torch(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def make_predictor(plan: Plan, model: Model, personal: Model, threads: int) -> Predictor:
-    """The silo's own model, ready to predict.
+def make_predictor(
+    plan: Plan, model: Model, personal: Model, threads: int, shared: SharedHead | None = None
+) -> Predictor:
+    """The silo's own model, ready to predict, and to answer queries together with the head of all silos.
 
     Raises:
         MissingExtraError: torch is not installed.
@@ -72,7 +75,7 @@ def make_predictor(plan: Plan, model: Model, personal: Model, threads: int) -> P
     require_torch(threads)
     from feddrm.method.model import Predictor
 
-    return Predictor(plan, model, personal)
+    return Predictor(plan, model, personal, shared)
 
 
 class Workshop:
@@ -206,7 +209,7 @@ class Workshop:
         if self._shares is None or self._shares[0] != effect.plan_hash:
             training, held = self._data(effect.plan_hash, effect.plan)
             index = effect.plan.silos.index(self._me)
-            self._shares = (effect.plan_hash, Shares(effect.plan.at(self._me), index, training, held, self._entropy))
+            self._shares = (effect.plan_hash, Shares(effect.plan, index, training, held, self._entropy))
         return self._shares[1]
 
     def _trainer_of(self, effect: Train) -> Trainer:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from feddrm.contract.architecture import Pattern
 from feddrm.contract.names import Document, Grown, Name
 from privacy.events import DistributedDiscreteGaussian, LocalDiscreteGaussian
-from secagg.session import WORD64_BOUND
+from secagg.session import MAXIMUM_WORDS64, WORD64_BOUND
 
 DiscreteEvent = DistributedDiscreteGaussian | LocalDiscreteGaussian
 
@@ -34,7 +34,7 @@ Noise = Literal["shares", "local"]
 Patients = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
-class RoutingFit(Document):
+class RoutingFit(Grown):
     """Stage 2: the routing head is fitted on the frozen trunk by full-batch gradient steps, each one secure sum.
 
     Attributes:
@@ -49,7 +49,11 @@ class RoutingFit(Document):
             are subtracted from the logits, which leaves density ratios.
         largest_silo: no silo has more patients; its sum is clamped to what that many can contribute.
         minimum_sums: fewer published sums are never released (default: half of them, rounded up).
+        shared_target: whether the same sums fit one target head for all silos, too; silos with a target of their own
+            add noise to it. Silos and coordinator hold it, and silos answer queries with it beside their own.
     """
+
+    later: ClassVar[frozenset[str]] = frozenset({"shared_target"})
 
     sums: Annotated[int, Field(ge=1, le=MAXIMUM_SUMS)]
     noise_multiplier: NoiseMultiplier
@@ -61,6 +65,7 @@ class RoutingFit(Document):
     public_sizes: Annotated[dict[Name, Patients], Field(min_length=3, max_length=100)]
     largest_silo: Patients = 1_000_000
     minimum_sums: Annotated[int | None, Field(ge=1, le=MAXIMUM_SUMS)] = None
+    shared_target: bool = False
 
     @property
     def required_sums(self) -> int:
@@ -143,7 +148,8 @@ class Evaluation(Document):
 def fit_sensitivity(entries: int, fraction_bits: int) -> int:
     """D: the L2 norm in integers that no patient's contribution of so many entries exceeds (design 7).
 
-    2**f sqrt(2) bounds the gradient of a normalised patient, sqrt(entries) / 2 what rounding adds.
+    2**f sqrt(2) bounds the gradient of a normalised patient (with a shared target head the joint one is shortened to
+    it), sqrt(entries) / 2 what rounding adds.
     """
     return math.isqrt(2 << (2 * fraction_bits)) + 1 + (math.isqrt(entries) + 2) // 2
 
@@ -176,8 +182,10 @@ def check_ring(event: DiscreteEvent, patients: int) -> None:
         patients: the most that a silo has.
 
     Raises:
-        ValueError: they may.
+        ValueError: they may, or there are too many of them.
     """
+    if event.dimension > MAXIMUM_WORDS64:
+        raise ValueError(f"a sum of {event.dimension} entries; {MAXIMUM_WORDS64} is the most that is summed")
     bound = entry_bound(event, patients)
     if bound > WORD64_BOUND:
         raise ValueError(

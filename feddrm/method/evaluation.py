@@ -1,8 +1,9 @@
 """Stage 4: how good the federation is, from patients that no stage trained on, by one secure sum (design section 7).
 
-A held-out patient gives the mean over its records of (1, own head correct, routed here, both), as integers. All four
-lie in [0, 1], so one patient moves a silo's vector by at most 2, and what is published are ratios of noised sums with
-the noise's standard deviation beside them. No silo's own figure is in anything that leaves it unmasked.
+A held-out patient gives the mean over its records of (1, answered right as the silo's own patient, routed here, routed
+here and answered right as a query), as integers. All four lie in [0, 1], so one patient moves a silo's vector by at
+most 2, and what is published are ratios of noised sums with the noise's standard deviation beside them. No silo's own
+figure is in anything that leaves it unmasked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from feddrm.contract.errors import MalformedError
 from feddrm.contract.stages import EVALUATION_FRACTION_BITS as FRACTION_BITS
 from feddrm.contract.stages import EVALUATION_SENSITIVITY as SENSITIVITY
 from feddrm.contract.stages import EVALUATION_WORDS as WORDS
+from feddrm.method.shared_head import linear_logits
 
 __all__ = [
     "FRACTION_BITS",
@@ -66,10 +68,7 @@ def held_out(key: bytes, patients: Sequence[bytes], share: float) -> Flags:
 
 
 def choose(weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32], rows: npt.NDArray[np.float32]) -> Integers:
-    """arg max of weight @ row + bias, int64[n], each row by itself: no row's answer depends on which others there are.
-
-    A product of matrices may round a row's sums differently in other company, and turn the answer where two logits
-    are close. Column by column every operation is rounded by IEEE 754 alone. Ties go to the earlier class.
+    """arg max of weight @ row + bias, int64[n], each row by itself; ties go to the earlier class.
 
     Args:
         weight: float32[K, d].
@@ -79,34 +78,31 @@ def choose(weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32], rows:
     Raises:
         MalformedError: the shapes do not fit.
     """
-    if rows.ndim != 2 or weight.shape != (len(bias), rows.shape[1]):
-        raise MalformedError("The head does not fit the embeddings.")
-    logits = np.broadcast_to(bias.astype(np.float64), (len(rows), len(bias))).copy()
-    for weights, column in zip(weight.T.astype(np.float64), rows.T.astype(np.float64), strict=True):
-        logits += column[:, None] * weights
-    chosen: Integers = logits.argmax(axis=1)
+    chosen: Integers = linear_logits(weight, bias, rows).argmax(axis=1)
     return chosen
 
 
-def contribution(patients: Sequence[bytes], correct: Flags, routed: Flags) -> Integers:
+def contribution(patients: Sequence[bytes], correct: Flags, routed: Flags, answered: Flags) -> Integers:
     """A silo's vector int64[4] in FRACTION_BITS, *without noise*: the sum over its held-out patients.
 
     Without any one patient it is the same less that patient's part, whose L2 norm is at most SENSITIVITY.
 
     Args:
         patients: of each held-out record.
-        correct: bool[n], whether the silo's own head is right.
+        correct: bool[n], whether the silo's own model is right, which answers for its own patients.
         routed: bool[n], whether the record, as a querier would send it, is routed to this silo.
+        answered: bool[n], whether what this silo would tell a querier is right.
 
     Raises:
         MalformedError: the lengths differ.
     """
-    if not len(patients) == len(correct) == len(routed):
-        raise MalformedError("Every record has one patient and two outcomes.")
+    if not len(patients) == len(correct) == len(routed) == len(answered):
+        raise MalformedError("Every record has one patient and three outcomes.")
     records: dict[bytes, list[int]] = {}
-    for patient, right, here in zip(patients, correct.tolist(), routed.tolist(), strict=True):
+    outcomes = zip(patients, correct.tolist(), routed.tolist(), answered.tolist(), strict=True)
+    for patient, right, here, told in outcomes:
         counts = records.setdefault(patient, [0, 0, 0, 0])
-        for place, hit in enumerate((True, right, here, right and here)):
+        for place, hit in enumerate((True, right, here, told and here)):
             counts[place] += hit
     total = np.zeros(WORDS, dtype=np.int64)
     for counts in records.values():
@@ -133,7 +129,8 @@ class Figures:
     Args:
         own_correct: P(the own silo's model is right).
         routed_to_own: P(a patient is routed to the own silo).
-        both: P(both): what a query gets right at the least, as other silos may be right, too.
+        both: P(a patient is routed to the own silo, whose answer to the query is right): what a query gets right at the
+            least, as other silos may be right, too.
     """
 
     own_correct: Figure

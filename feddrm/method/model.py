@@ -17,6 +17,7 @@ from feddrm.contract.errors import MalformedError
 from feddrm.contract.plan import Plan
 from feddrm.method.layout import Layout, Scope, Tensor, embedding_width, layout_of
 from feddrm.method.networks import make_trunk
+from feddrm.method.shared_head import SharedHead
 from feddrm.method.update import Model, Tensors, part_hash, to_float
 
 _BATCH = 8192
@@ -147,18 +148,26 @@ class Predictor:
     """A silo's own model: the shared trunk with the silo's personal target head, for inference only.
 
     Args:
-        plan: of the job.
+        plan: of the job, as the silo computes by it.
         model: int64 shared vector.
         personal: int64 personal vector.
+        shared: the head of all silos, if this one answers with it.
     """
 
-    def __init__(self, plan: Plan, model: Model, personal: Model) -> None:
+    def __init__(self, plan: Plan, model: Model, personal: Model, shared: SharedHead | None = None) -> None:
         self._module = build(plan).eval()
         self._width = plan.width
-        load_vectors(self._module, layout_of(plan), model, personal)
+        self._shared = shared
+        layout = layout_of(plan)
+        load_vectors(self._module, layout, model, personal)
+        self._trunk = self._module
+        if shared is not None and any(name.startswith("trunk.") for name in layout.split(personal, "personal")):
+            # The silo's own model has a trunk of its own, and the shared head was fitted on the shared one.
+            self._trunk = build(plan).eval()
+            load(self._trunk, layout.split(to_float(model), "shared"))
 
     def predict(self, features: npt.NDArray[np.float32]) -> Prediction:
-        """Predict features float32[n, d].
+        """What the silo's own model says of features float32[n, d].
 
         Raises:
             MalformedError: the features are not finite float32[n, d].
@@ -167,6 +176,21 @@ class Predictor:
         with torch.inference_mode():
             parts = [functional.softmax(self._module(batch)[0], dim=1).numpy() for batch in batches]
         probabilities = np.concatenate(parts)
+        return Prediction(probabilities.argmax(axis=1).astype(np.int64), probabilities)
+
+    def answer(self, features: npt.NDArray[np.float32]) -> Prediction:
+        """What a querier is told of features float32[n, d]: together with the head of all silos, if there is one.
+
+        Raises:
+            MalformedError: the features are not finite float32[n, d], or what the models make of them is not finite.
+        """
+        if self._shared is None:
+            return self.predict(features)
+        batches = _batches(features, self._width)
+        with torch.inference_mode():
+            own = np.concatenate([self._module(batch)[0].numpy() for batch in batches])
+            embeddings = np.concatenate([self._trunk.embed(batch).numpy() for batch in batches])
+        probabilities = self._shared.mixed(own, embeddings)
         return Prediction(probabilities.argmax(axis=1).astype(np.int64), probabilities)
 
 

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from feddrm.contract.charge import round_event
-from feddrm.contract.messages import NoiseFound
+from feddrm.contract.operator_messages import NoiseFound
 from feddrm.contract.plan import Plan
 from feddrm.contract.schedule import STAGE_ROUTING, STAGE_TRAIN
 from feddrm.method.layout import layout_of
 from feddrm.method.progress import fit_terms
-from feddrm.method.signal_free import fit_places, fit_variance, training_places, training_variance
+from feddrm.method.signal_free import fit_places, training_places, training_variance
 from privacy.events import DistributedDiscreteGaussian, LocalDiscreteGaussian
 from privacy.noise_check import NoiseCheck, places_needed
 
@@ -58,8 +58,9 @@ class NoiseMeter:
         elif stage == STAGE_ROUTING:
             event = round_event(self._plan, STAGE_ROUTING)
             if isinstance(event, DistributedDiscreteGaussian | LocalDiscreteGaussian):
-                terms = fit_terms(self._plan)
-                self._add(fit_places(terms, words64.astype(np.int64)), fit_variance(terms, event.scale, count))
+                total = words64.astype(np.int64)
+                for places, planned in fit_places(fit_terms(self._plan), total, event.scale, count):
+                    self._add(places, planned)
 
     def finding(self) -> NoiseFound | None:
         """What the sums say so far; None before any of them can be judged."""

@@ -77,6 +77,7 @@ def fit_terms(plan: Plan) -> routing_fit.Terms:
         momentum=fit.momentum,
         average_from=fit.average_from,
         public_sizes=tuple(fit.public_sizes[silo] for silo in plan.silos),
+        classes=plan.shared_classes,
     )
 
 
@@ -151,6 +152,20 @@ def shared_model(plan: Plan, layout: Layout, state: Model) -> Model:
     tensors["routing_head.weight"][:] = weight
     tensors["routing_head.bias"][:] = bias
     return model
+
+
+def answering_model(plan: Plan, layout: Layout, state: Model) -> Model:
+    """What a silo answers queries with, besides its personal vector: the shared model, and after it, where the routing
+    fit made one, the target head of all silos (feddrm.method.shared_head), int64[shared_size + C (d + 1)].
+
+    Raises:
+        MalformedError: the state is not of this plan.
+    """
+    model = shared_model(plan, layout, state)
+    if not plan.shared_classes:
+        return model
+    weight, bias = routing_fit.target_head(fit_terms(plan), Parts.of(plan, layout, state).fit)
+    return np.concatenate([model, np.column_stack([weight, bias]).reshape(-1)])
 
 
 def reached(plan: Plan, layout: Layout, state: Model, published: int) -> Reached:

@@ -9,7 +9,7 @@ every sum has d + 1 such places. They cost no words and no budget.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -64,12 +64,15 @@ def _gain(training: Training, rate: float) -> float:
     return gain
 
 
-def fit_places(terms: routing_fit.Terms, total: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """int64[d + 1] of a total of the routing fit, int64[words]."""
-    places: npt.NDArray[np.int64] = total.reshape(terms.silos, terms.width + 1).sum(axis=0)
-    return places
+def fit_places(
+    terms: routing_fit.Terms, total: npt.NDArray[np.int64], scale: int, silos: int
+) -> Iterator[tuple[npt.NDArray[np.int64], float]]:
+    """(places int64[d + 1], what each is planned to vary) of a total of the routing fit, int64[words], to which `silos`
+    silos each added N_Z(0, scale**2): the columns over the silos' rows, then over the classes' rows, if any.
 
-
-def fit_variance(terms: routing_fit.Terms, scale: int, silos: int) -> float:
-    """What each of `fit_places` is planned to vary where `silos` silos each added N_Z(0, scale**2)."""
-    return float(terms.silos) * silos * float(scale) ** 2
+    What shortens a patient's part is one factor for all its rows, which leaves such a sum at zero.
+    """
+    rows = total.reshape(terms.rows, terms.width + 1)
+    for block in (rows[: terms.silos], rows[terms.silos :]):
+        if len(block):
+            yield block.sum(axis=0), float(len(block)) * silos * float(scale) ** 2

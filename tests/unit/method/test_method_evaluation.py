@@ -16,19 +16,22 @@ from privacy.discrete import DiscreteGaussianSource
 ONE = 1 << FRACTION_BITS
 KEY = bytes(range(32))
 
+# (patient, its own silo's model is right, routed here, what a querier is told is right)
+Record = tuple[bytes, bool, bool, bool]
 records = st.lists(
-    st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), st.booleans(), st.booleans()), min_size=1, max_size=12
+    st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), st.booleans(), st.booleans(), st.booleans()),
+    min_size=1,
+    max_size=12,
 )
 
 
-def parts(rows: list[tuple[bytes, bool, bool]]) -> np.ndarray[Any, Any]:
-    return contribution(
-        [row[0] for row in rows], np.array([row[1] for row in rows], bool), np.array([row[2] for row in rows], bool)
-    )
+def parts(rows: list[Record]) -> np.ndarray[Any, Any]:
+    correct, routed, answered = (np.array([row[place] for row in rows], bool) for place in (1, 2, 3))
+    return contribution([row[0] for row in rows], correct, routed, answered)
 
 
 @given(records)
-def test_without_any_patient_the_vector_is_less_by_at_most_two(rows: list[tuple[bytes, bool, bool]]) -> None:
+def test_without_any_patient_the_vector_is_less_by_at_most_two(rows: list[Record]) -> None:
     for patient in {row[0] for row in rows}:
         alone = parts([row for row in rows if row[0] == patient])
         rest = parts([row for row in rows if row[0] != patient])
@@ -37,14 +40,25 @@ def test_without_any_patient_the_vector_is_less_by_at_most_two(rows: list[tuple[
 
 
 def test_a_patient_that_is_right_and_routed_always_reaches_the_sensitivity() -> None:
-    assert parts([(b"a", True, True)] * 5).tolist() == [ONE] * 4
+    assert parts([(b"a", True, True, True)] * 5).tolist() == [ONE] * 4
     assert 4 * ONE**2 == SENSITIVITY**2
 
 
 def test_a_patient_counts_once_with_the_mean_of_its_records() -> None:
-    rows = [(b"a", True, True), (b"a", True, False), (b"a", False, True), (b"a", False, False), (b"b", True, False)]
+    rows = [
+        (b"a", True, True, True),
+        (b"a", True, False, True),
+        (b"a", False, True, False),
+        (b"a", False, False, False),
+        (b"b", True, False, True),
+    ]
     assert parts(rows).tolist() == [2 * ONE, ONE // 2 + ONE, ONE // 2, ONE // 4]
     assert parts([]).tolist() == [0, 0, 0, 0]
+
+
+def test_what_a_querier_is_told_counts_where_it_is_routed_and_the_own_model_elsewhere() -> None:
+    told = [(b"a", False, True, True), (b"b", True, True, False), (b"c", True, False, True)]
+    assert parts(told).tolist() == [3 * ONE, 2 * ONE, 2 * ONE, ONE]
 
 
 def test_who_is_held_out_depends_on_key_patient_and_share_alone() -> None:
@@ -82,7 +96,9 @@ def test_a_head_that_does_not_fit_is_refused() -> None:
     with pytest.raises(MalformedError):
         choose(np.zeros((3, 4), np.float32), np.zeros(3, np.float32), np.zeros((2, 5), np.float32))
     with pytest.raises(MalformedError):
-        contribution([b"a"], np.zeros(2, bool), np.zeros(2, bool))
+        contribution([b"a"], np.zeros(1, bool), np.zeros(1, bool), np.zeros(2, bool))
+    with pytest.raises(MalformedError):
+        contribution([b"a"], np.zeros(2, bool), np.zeros(2, bool), np.zeros(2, bool))
     with pytest.raises(MalformedError):
         Figures.of(np.zeros(3, dtype=np.int64), 1.0)
 
@@ -103,7 +119,7 @@ def test_published_figures_lie_within_their_stated_deviations_of_the_truth(share
         names = [b"%d" % number for number in range(patients)]
         noise = source(run)
         total = sum(
-            (contribution(names, correct[k], routed[k]) + noise.sample(4, scale) for k in range(silos)),
+            (contribution(names, correct[k], routed[k], correct[k]) + noise.sample(4, scale) for k in range(silos)),
             np.zeros(4, dtype=np.int64),
         )
         figures = Figures.of(total, scale * math.sqrt(silos))

@@ -16,7 +16,8 @@ from feddrm.features import Dataset
 from feddrm.method import routing_fit
 from feddrm.method import trainer as trainer_module
 from feddrm.method.layout import initial_model, initial_personal, layout_of
-from feddrm.method.signal_free import fit_places, fit_variance, training_places, training_variance
+from feddrm.method.patient_rows import patient_labels
+from feddrm.method.signal_free import fit_places, training_places, training_variance
 from feddrm.method.trainer import Trainer
 from privacy.discrete import DiscreteGaussianSource
 from privacy.noise_check import NoiseCheck, places_needed
@@ -129,8 +130,12 @@ def test_what_shapes_the_steps_is_in_the_planned_variance(
     assert training_variance(plan, [1000]) <= planned
 
 
+@pytest.mark.parametrize("classes", [0, 3])
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_share_that_is_missing_from_the_routing_fit_is_found(make_entropy: MakeEntropy, silent: bool) -> None:
+def test_a_share_that_is_missing_from_the_routing_fit_is_found(
+    make_entropy: MakeEntropy, silent: bool, classes: int
+) -> None:
+    """A shared target head has as many places again, so that half as many sums tell."""
     silos, width, scale = 4, 99, 1 << 20
     terms = routing_fit.Terms(
         silos=silos,
@@ -140,18 +145,24 @@ def test_a_share_that_is_missing_from_the_routing_fit_is_found(make_entropy: Mak
         momentum=0.5,
         average_from=1,
         public_sizes=(50,) * silos,
+        classes=classes,
     )
     rng = np.random.default_rng(5)
+    labels = patient_labels(rng.integers(0, 3, 50), [b"%d" % patient for patient in range(50)], 3)
     phi = rng.standard_normal((silos, 50, width + 1)) + np.arange(silos)[:, None, None]
     phi = np.floor(phi / np.linalg.norm(phi, axis=2, keepdims=True) * (2**20 - 100)).astype(np.int64)
     noise = DiscreteGaussianSource(make_entropy(b"fit"))
     state, check = routing_fit.initial_state(terms), NoiseCheck()
-    for _ in range(places_needed(1 / silos) // (width + 1) + 1):
+    blocks = 2 if classes else 1
+    for _ in range(places_needed(1 / silos) // (blocks * (width + 1)) + 1):
         total = np.zeros(terms.words, dtype=np.int64)
         for silo in range(silos):
-            total += routing_fit.contribution(terms, state, phi[silo], silo)
+            total += routing_fit.contribution(terms, state, phi[silo], silo, labels if classes else None)
             if not (silent and silo == 2):
                 total += noise.sample(terms.words, scale)
-        check.add(fit_places(terms, total), fit_variance(terms, scale, silos))
+        found = list(fit_places(terms, total, scale, silos))
+        assert [planned for _, planned in found] == [rows * silos * scale**2 for rows in (silos, classes) if rows]
+        for places, planned in found:
+            check.add(places, planned)
         state = routing_fit.advance(terms, state, total)
     assert check.finding().short == silent
