@@ -18,7 +18,7 @@ from feddrm.contract.release import Statement
 from feddrm.contract.rounds import Ack
 from feddrm.contract.schedule import STAGE_EVALUATE, STAGE_PERSONAL, STAGE_ROUTING, STAGE_TRAIN
 from feddrm.method.layout import layout_of
-from feddrm.method.progress import Parts, advance, initial_state, segments, shared_model
+from feddrm.method.progress import Parts, advance, answering_model, initial_state, segments, shared_model
 from feddrm.method.update import model_hash
 from privacy.leaves import Commit, Keep, Release, Reserve
 from secagg.vector import decode_sum
@@ -65,8 +65,9 @@ def check(world: World) -> None:
         assert ended <= {(leaf.stage, leaf.round) for leaf in leaves if isinstance(leaf, Commit)} <= set(reserved)
 
 
-def test_a_whole_job_goes_through_all_stages(make_desk: Callable[..., Desk]) -> None:
-    world = world_of(make_desk, 1)
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_whole_job_goes_through_all_stages(make_desk: Callable[..., Desk], shared: bool) -> None:
+    world = world_of(make_desk, 1, routing_fit={**FIT, "shared_target": shared})
     world.run()
     check(world)
     job, plan = world.job, world.trial.plan
@@ -88,7 +89,9 @@ def test_a_whole_job_goes_through_all_stages(make_desk: Callable[..., Desk]) -> 
         assert release is not None
         models = house.state.release_models(release)
         assert models is not None
-        assert np.array_equal(models[0], after)
+        assert np.array_equal(models[0][: len(after)], after)
+        assert np.array_equal(models[0], answering_model(plan, job.layout, job.model))
+        assert len(models[0]) == len(after) + 8 * shared
         # Two rounds add 1 each, the tuning 1000: answers come from the tuned head.
         first = house.state.personal(world.trial.plan_hash)
         assert first is not None
