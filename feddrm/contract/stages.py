@@ -101,9 +101,12 @@ class PersonalHead(Grown):
     Attributes:
         tensors: shell patterns over tensor names: what is tuned. With all of them a silo's own model becomes a copy of
             the whole network (FedAvg with fine-tuning); what is shared and released stays as training left it.
+        momentum: of the steps.
+        average_from: the head is the mean of those after this step, counted from 1, and all later ones; absent, the
+            last alone. Like momentum it works on what was noised, and costs no privacy.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"tensors"})
+    later: ClassVar[frozenset[str]] = frozenset({"tensors", "momentum", "average_from"})
 
     steps: Annotated[int, Field(ge=1, le=100_000)]
     sampling_rate: Annotated[float, Field(ge=1e-6, le=1)]
@@ -111,6 +114,14 @@ class PersonalHead(Grown):
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     learning_rate: Annotated[float, Field(ge=1e-9, le=1e6)]
     tensors: Annotated[tuple[Pattern, ...], Field(min_length=1, max_length=64)] = ("target_head.*",)
+    momentum: Annotated[float, Field(ge=0, le=0.999)] = 0.0
+    average_from: Annotated[int | None, Field(ge=1, le=100_000)] = None
+
+    @model_validator(mode="after")
+    def _averages(self) -> Self:
+        if self.average_from is not None and self.average_from > self.steps:
+            raise ValueError(f"average_from: exceeds the {self.steps} steps")
+        return self
 
 
 class Evaluation(Document):

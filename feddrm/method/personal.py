@@ -2,7 +2,9 @@
 fine-tuning: a copy of the whole network). Nothing of it leaves the silo.
 
 It shapes every answer, so its patients need privacy all the same: the mechanism is that of stage 1
-(feddrm.method.dpsgd), with the loss of the target alone and the full noise, since nobody shares it.
+(feddrm.method.dpsgd), with the loss of the target alone and the full noise, since nobody shares it. Momentum and the
+mean of the last heads work on what was noised (post-processing; for the mean: Polyak and Juditsky 1992), and are worth
+much where noise is what limits a head.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def fine_tune(
     stop: Stop,
 ) -> Model:
     """A new personal vector, int64 of the layout's `own` tensors: `terms.steps` private steps from `personal` and
-    `model`, of which only `terms.tensors` move.
+    `model`, of which only `terms.tensors` move; the mean of what steps `terms.average_from` and later left.
 
     Args:
         plan: of the job.
@@ -87,12 +89,16 @@ def fine_tune(
     engine.begin(terms.learning_rate, active=layout.tuned)
     targets = torch.from_numpy(data.targets.astype(np.int64))
     draws = Draws(data.patients, terms.sampling_rate, entropy)
-    for _ in range(terms.steps):
+    first = terms.average_from or terms.steps
+    total = np.zeros(sum(tensor.size for tensor in layout.own))
+    for number in range(1, terms.steps + 1):
         if stop.is_set():
             raise TrainingStopped("Tuning was stopped before it was complete.")
         drawn = draws.draw()
         engine.step(rows[drawn], targets[drawn], 0)
-    return from_float(read_tensors(network, layout.own))
+        if number >= first:
+            total += read_tensors(network, layout.own)
+    return from_float(total / (terms.steps - first + 1))
 
 
 def _training(terms: PersonalHead) -> Training:
@@ -104,4 +110,5 @@ def _training(terms: PersonalHead) -> Training:
         noise_multiplier=terms.noise_multiplier,
         target_weight=1.0,
         learning_rate=terms.learning_rate,
+        momentum=terms.momentum,
     )

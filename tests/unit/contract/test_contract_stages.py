@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -93,11 +94,25 @@ def test_stages_compose_to_less_than_the_sum_of_them() -> None:
     assert local.epsilon == pytest.approx(local.epsilon_alone)
 
 
+def test_what_works_on_noised_heads_is_signed_and_charges_nothing() -> None:
+    plain = plan_of()
+    assert plain.personal_head is not None
+    same = plan_of(personal_head={"momentum": 0.0, "average_from": None})
+    assert same.body() == plain.body()
+    assert not {"momentum", "average_from"} & set(json.loads(plain.body())["personal_head"])
+    shaped = plan_of(personal_head={"momentum": 0.8, "average_from": plain.personal_head.steps})
+    assert shaped.body() != plain.body()
+    assert charge(shaped).events == charge(plain).events
+
+
 @pytest.mark.parametrize(
     ("sections", "why"),
     [
         ({"routing_fit": {"fraction_bits": 24, "largest_silo": 1_000_000}}, "2\\*\\*40 is the most that is summed"),
         ({"evaluation": {"largest_silo": 100_000_000}}, "2\\*\\*40 is the most that is summed"),
+        ({"personal_head": {"steps": 20, "average_from": 21}}, "average_from: exceeds the 20 steps"),
+        ({"personal_head": {"average_from": 0}}, "greater than or equal to 1"),
+        ({"personal_head": {"momentum": 1.0}}, "less than or equal to 0.999"),
         ({"routing_fit": {"public_sizes": {"site-1": 10, "site-2": 10, "site-3": 10}}}, "every silo's public size"),
         ({"routing_fit": {"average_from": 31}}, "average_from: exceeds"),
         ({"routing_fit": {"minimum_sums": 31}}, "minimum_sums: exceeds"),

@@ -199,6 +199,32 @@ def test_a_silo_tunes_its_own_copies_of_what_is_shared(
         layout.split(np.append(own, 0), "personal")
 
 
+@pytest.mark.parametrize("first", [3, 5])
+def test_the_head_is_the_mean_of_the_last_ones(make_plan: MakePlan, make_entropy: MakeEntropy, first: int) -> None:
+    """The same draws and noise, step by step: k steps leave what the k-th of five leaves, rounded."""
+    plan, data, common = make_plan(), dataset(2), {"sampling_rate": 0.5, "momentum": 0.7}
+    heads = [tune(plan, terms(steps=steps, **common), data, make_entropy(b"mean")) for steps in range(first, 6)]
+    averaged = tune(plan, terms(steps=5, average_from=first, **common), data, make_entropy(b"mean"))
+    assert np.abs(averaged - np.mean(heads, axis=0)).max() <= 1
+    last = tune(plan, terms(steps=5, **common), data, make_entropy(b"mean"))
+    assert (averaged == last).all() == (first == 5)
+
+
+def test_a_mean_adds_no_step_and_no_noise(make_plan: MakePlan, make_entropy: MakeEntropy, recorder: Recorder) -> None:
+    of = terms(steps=7, sampling_rate=1e-6, noise_multiplier=3.0, momentum=0.9, average_from=2)
+    tune(make_plan(), of, dataset(0, patients=5), make_entropy(b"noise"))
+    assert recorder.stds == [1.5] * 7
+
+
+def test_momentum_carries_a_step_into_the_next(make_plan: MakePlan, make_entropy: MakeEntropy) -> None:
+    """Of two steps the second moves by momentum times the first one more; to 2**-24, the rounding of float32."""
+    plan, data = make_plan(), dataset(3)
+    start = initial_personal(layout_of(plan), bytes(32))
+    one, two = (tune(plan, terms(steps=steps), data, make_entropy(b"v")) for steps in (1, 2))
+    carried = tune(plan, terms(steps=2, momentum=0.5), data, make_entropy(b"v"))
+    assert np.abs(carried - two - 0.5 * (one - start)).max() <= 8 < np.abs(carried - two).max()
+
+
 def test_a_plan_that_tunes_nothing_of_its_own_is_refused(make_kind: MakePlan) -> None:
     for tensors, said in (
         (["routing_head.*"], "matches no tensor"),

@@ -57,24 +57,32 @@ def tuned(
     recorder: Recorder,
     scale: float,
     tensors: tuple[str, ...] = ("target_head.*",),
+    steps: int = 1,
 ) -> Floats:
+    """The first step's sum, of one or more."""
     training = plan.training
     terms = PersonalHead(
-        steps=1,
+        steps=steps,
         sampling_rate=training.sampling_rate,
         noise_multiplier=training.noise_multiplier,
         clip_norm=training.clip_norm,
         learning_rate=training.learning_rate,
         tensors=tensors,
+        momentum=0.9 if steps > 1 else 0.0,
+        average_from=1,
     )
     recorder.sums.clear()
     fine_tune(plan, terms, layout_of(plan), *weights(plan, scale), data, 20, entropy, Going())
-    (total,) = recorder.sums
-    return total
+    assert len(recorder.sums) == steps
+    return recorder.sums[0]
 
 
 def tuned_whole(plan: Plan, data: Dataset, entropy: Entropy, recorder: Recorder, scale: float) -> Floats:
     return tuned(plan, data, entropy, recorder, scale, tensors=("*",))
+
+
+def tuned_on(plan: Plan, data: Dataset, entropy: Entropy, recorder: Recorder, scale: float) -> Floats:
+    return tuned(plan, data, entropy, recorder, scale, steps=3)
 
 
 def shared_part(plan: Plan, data: Dataset, entropy: Entropy, recorder: Recorder, scale: float) -> Floats:
@@ -99,6 +107,7 @@ MECHANISMS: dict[str, tuple[Sum, str, dict[str, Any]]] = {
     "training shared tensors in their turn": (shared_part, "lenet_gn", {}),
     "training with pull and momentum": (trained, "mlp", {"proximal_mu": 1.0, "momentum": 0.9, "local_steps": 2}),
     "tuning the head of a multilayer perceptron": (tuned, "mlp", {}),
+    "tuning a head with momentum and a mean": (tuned_on, "mlp", {}),
     "tuning the head of a linear model": (tuned, "linear", {}),
     "tuning the head of a LeNet": (tuned, "lenet_gn", {}),
     "tuning a copy of a whole LeNet": (tuned_whole, "lenet_gn", {}),
