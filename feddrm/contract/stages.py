@@ -28,6 +28,11 @@ EVALUATION_WORDS: Final = 4
 EVALUATION_FRACTION_BITS: Final = 16
 EVALUATION_SENSITIVITY: Final = 2 << EVALUATION_FRACTION_BITS
 
+# Stage 2: a patient's residual is the probabilities less what is true, in multiples of 2**-24; the router's alone is at
+# most sqrt(2) long.
+RESIDUAL_BITS: Final = 24
+LONGEST_RESIDUAL: Final = math.sqrt(2)
+
 FractionBits = Annotated[int, Field(ge=8, le=24)]
 NoiseMultiplier = Annotated[float, Field(ge=0.3, le=1000)]
 Noise = Literal["shares", "local"]
@@ -49,11 +54,13 @@ class RoutingFit(Grown):
             are subtracted from the logits, which leaves density ratios.
         largest_silo: no silo has more patients; its sum is clamped to what that many can contribute.
         minimum_sums: fewer published sums are never released (default: half of them, rounded up).
+        clip_norm: a patient's residual (what the probabilities say, less what is true) is shortened to this where it is
+            longer. At sqrt(2) no router's is. The noise is relative to it, so that less of both is often better.
         shared_target: whether the same sums fit one target head for all silos, too; silos with a target of their own
             add noise to it. Silos and coordinator hold it, and silos answer queries with it beside their own.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"shared_target"})
+    later: ClassVar[frozenset[str]] = frozenset({"clip_norm", "shared_target"})
 
     sums: Annotated[int, Field(ge=1, le=MAXIMUM_SUMS)]
     noise_multiplier: NoiseMultiplier
@@ -65,6 +72,7 @@ class RoutingFit(Grown):
     public_sizes: Annotated[dict[Name, Patients], Field(min_length=3, max_length=100)]
     largest_silo: Patients = 1_000_000
     minimum_sums: Annotated[int | None, Field(ge=1, le=MAXIMUM_SUMS)] = None
+    clip_norm: Annotated[float, Field(ge=2**-6, le=LONGEST_RESIDUAL)] = LONGEST_RESIDUAL
     shared_target: bool = False
 
     @property
@@ -88,7 +96,7 @@ class RoutingFit(Grown):
         """
         return noise_event(
             self.noise_multiplier,
-            sensitivity=fit_sensitivity(entries, self.fraction_bits),
+            sensitivity=fit_sensitivity(entries, self.fraction_bits, self.clip_norm),
             shares=shares if self.noise == "shares" else None,
             dimension=entries,
         )
@@ -156,13 +164,20 @@ class Evaluation(Document):
         )
 
 
-def fit_sensitivity(entries: int, fraction_bits: int) -> int:
+def residual_limit(clip_norm: float) -> int:
+    """The square of the longest residual, in multiples of 2**-48: clip_norm**2, rounded down, and exactly 2 at most."""
+    if clip_norm >= LONGEST_RESIDUAL:
+        return 2 << (2 * RESIDUAL_BITS)
+    return math.floor(math.ldexp(clip_norm, RESIDUAL_BITS)) ** 2
+
+
+def fit_sensitivity(entries: int, fraction_bits: int, clip_norm: float = LONGEST_RESIDUAL) -> int:
     """D: the L2 norm in integers that no patient's contribution of so many entries exceeds (design 7).
 
-    2**f sqrt(2) bounds the gradient of a normalised patient (with a shared target head the joint one is shortened to
-    it), sqrt(entries) / 2 what rounding adds.
+    2**f clip_norm bounds the gradient of a normalised patient, sqrt(entries) / 2 what rounding adds.
     """
-    return math.isqrt(2 << (2 * fraction_bits)) + 1 + (math.isqrt(entries) + 2) // 2
+    longest = math.isqrt((residual_limit(clip_norm) << (2 * fraction_bits)) >> (2 * RESIDUAL_BITS))
+    return longest + 1 + (math.isqrt(entries) + 2) // 2
 
 
 def noise_event(noise_multiplier: float, *, sensitivity: int, shares: int | None, dimension: int) -> DiscreteEvent:

@@ -9,29 +9,32 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from feddrm.contract.stages import RESIDUAL_BITS
+
 Integers = npt.NDArray[np.int64]
 
 # Of logits: those of features (20 bits) times weights (24).
 LOGIT_BITS: Final = 44
-P_BITS: Final = 24
+P_BITS: Final = RESIDUAL_BITS
 _EXP_BITS: Final = 31
 _EXP_STEPS: Final = 10
 _FACTOR_BITS: Final = 30
-# 2 in units of squares of P_BITS, and its root, rounded down.
-_TWO: Final = 2 << (2 * P_BITS)
-_ROOT: Final = math.isqrt(_TWO)
 
 
-def shortened(residual: Integers) -> Integers:
-    """Rows int64[n, K + C] in P_BITS, of a norm of at most 2: those of more than sqrt(2) times a factor, each entry
-    rounded towards zero, so that no row is longer than that afterwards."""
+def shortened(residual: Integers, limit: int) -> Integers:
+    """Rows int64[n, K + C] in P_BITS, of a norm of at most 2: those that are longer than `limit` allows times a factor,
+    each entry rounded towards zero, so that no row is longer afterwards.
+
+    Args:
+        limit: the square of the longest, in P_BITS twice (feddrm.contract.stages.residual_limit).
+    """
     squares = (residual * residual).sum(axis=1)
-    longer = squares > _TWO
+    longer = squares > limit
     if not longer.any():
         return residual
     # IEEE 754 rounds a root correctly, whatever else is in the array; one more is above the true one.
     norms = np.sqrt(squares[longer].astype(np.float64)).astype(np.int64) + 1
-    factors = ((_ROOT << _FACTOR_BITS) // norms)[:, None]
+    factors = ((math.isqrt(limit) << _FACTOR_BITS) // norms)[:, None]
     rows = residual[longer]
     result = residual.copy()
     result[longer] = np.sign(rows) * ((np.abs(rows) * factors) >> _FACTOR_BITS)

@@ -78,6 +78,7 @@ def fit_terms(plan: Plan) -> routing_fit.Terms:
         average_from=fit.average_from,
         public_sizes=tuple(fit.public_sizes[silo] for silo in plan.silos),
         classes=plan.shared_classes,
+        clip_norm=fit.clip_norm,
     )
 
 

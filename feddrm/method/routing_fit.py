@@ -11,15 +11,15 @@ whoever else is in the data, and sensitivity holds for what is summed and not fo
     logits      W phi_i + log m, with log m_k fixed: the prior enters as an offset, so that W phi is the log density
                 ratio itself. Its arg max is that of W [g(x), 1]: whoever routes needs neither norms nor priors
     p_i         softmax; rounded down, so that p_i >= 0 and the entries sum to at most 1
-    r_i         p_i - e_k, whose norm is at most sqrt(2)
-    z_i         round(2**f r_i phi_i^T), so ||z_i|| <= D = ceil(2**f sqrt(2) + sqrt(n)/2) for n entries; a z_i above D
-                would be left out
+    r_i         p_i - e_k, whose norm is at most sqrt(2), shortened to the plan's clip_norm c where it is longer
+    z_i         round(2**f r_i phi_i^T), so ||z_i|| <= D = ceil(2**f c + sqrt(n)/2) for n entries; a z_i above D would
+                be left out
     total       sum of all z_i and of the noise
 
 Beside the silos a fit may have classes: C rows more, one target head for all silos, fitted on the same features in the
 same sums. Then r_i = (p_i - e_k, q_i - y_i), with q_i the softmax over classes and y_i the mean over the patient's
-records of their labels' unit vectors, is shortened to the norm sqrt(2) where it is longer, which takes a patient about
-whom both heads are almost as wrong as can be. So D is what it is for the silos alone, and the noise, too.
+records of their labels' unit vectors, and it is this pair that is shortened: with c = sqrt(2), where it takes a patient
+about whom both heads are almost as wrong as can be, D is what it is for the silos alone, and so is the noise.
 
 `advance` is what all silos and the coordinator do with a total. It has no product of matrices and no float.
 """
@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from feddrm.contract.errors import MalformedError
-from feddrm.contract.stages import fit_sensitivity
+from feddrm.contract.stages import LONGEST_RESIDUAL, fit_sensitivity, residual_limit
 from feddrm.method.layout import MODEL_FRACTION_BITS
 from feddrm.method.patient_rows import PHI_BITS, patient_labels, patient_phi
 from feddrm.method.probabilities import P_BITS, log_sizes, shortened, softmax
@@ -73,6 +73,7 @@ class Terms:
         average_from: the first sum, counted from 1, whose head enters the average.
         public_sizes: m_k, the silos' public approximate numbers of patients, in the plan's order, 1 to 10**9.
         classes: C, of the shared target head; 0 where there is none, else 2 to 4096.
+        clip_norm: a patient's residual longer than this is shortened to it; 2**-6 to sqrt(2).
 
     Raises:
         ValueError: a value out of its range.
@@ -86,6 +87,7 @@ class Terms:
     average_from: int
     public_sizes: tuple[int, ...]
     classes: int = 0
+    clip_norm: float = LONGEST_RESIDUAL
 
     def __post_init__(self) -> None:
         if not (2 <= self.silos <= 100 and 1 <= self.width <= 1 << 14 and 8 <= self.fraction_bits <= 24):
@@ -96,6 +98,8 @@ class Terms:
             raise ValueError("every silo has one public size from 1 to 10**9")
         if not (self.classes == 0 or 2 <= self.classes <= 1 << 12):
             raise ValueError("classes is out of range")
+        if not 2.0**-6 <= self.clip_norm <= LONGEST_RESIDUAL:
+            raise ValueError("clip_norm is out of range")
 
     @property
     def rows(self) -> int:
@@ -115,7 +119,7 @@ class Terms:
     @property
     def sensitivity(self) -> int:
         """D: the L2 norm by which one patient moves a silo's sum of integers, at most."""
-        return fit_sensitivity(self.words, self.fraction_bits)
+        return fit_sensitivity(self.words, self.fraction_bits, self.clip_norm)
 
 
 def bound(terms: Terms, patients: int, scale: int) -> int:
@@ -155,7 +159,7 @@ def contribution(terms: Terms, state: Integers, phi: Integers, silo: int, labels
     if ((labels < 0) | (labels > 1 << P_BITS)).any() or (labels.sum(axis=1) > 1 << P_BITS).any():
         raise MalformedError("A patient's labels are more than 1.")
     total = np.zeros((terms.rows, terms.width + 1), dtype=np.int64)
-    block = max(1, _BLOCK_ENTRIES // terms.words)
+    limit, block = residual_limit(terms.clip_norm), max(1, _BLOCK_ENTRIES // terms.words)
     for start in range(0, len(phi), block):
         rows = phi[start : start + block]
         if (np.abs(rows).max(axis=1) > 1 << PHI_BITS).any() or ((rows * rows).sum(axis=1) > 1 << (2 * PHI_BITS)).any():
@@ -169,7 +173,7 @@ def contribution(terms: Terms, state: Integers, phi: Integers, silo: int, labels
             named = labels[start : start + block]
             guess = softmax(logits[:, terms.silos :])
             residual[:, terms.silos :] = np.where(named.any(axis=1, keepdims=True), guess - named, 0)
-        residual = shortened(residual)
+        residual = shortened(residual, limit)
         shift = PHI_BITS + P_BITS - terms.fraction_bits
         gradients = (residual[:, :, None] * rows[:, None, :] + (1 << (shift - 1))) >> shift
         norms = (gradients * gradients).sum(axis=(1, 2))
