@@ -10,7 +10,8 @@ from aggregator.outcomes import begin_round, lose, note, tell
 from aggregator.phases import Acknowledging, Proposing, Running
 from feddrm.contract import labels
 from feddrm.contract.documents import canonical
-from feddrm.contract.messages import SMALL_VECTOR, Publish, RoundOutcome, RoundSummary
+from feddrm.contract.messages import SMALL_VECTOR, Publish, RoundOutcome
+from feddrm.contract.operator_messages import RoundSummary
 from feddrm.contract.release import required_signatures
 from feddrm.contract.rounds import Ack
 from feddrm.contract.signed import Signed, signers

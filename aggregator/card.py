@@ -19,7 +19,7 @@ from feddrm.contract.card import (
     software,
 )
 from feddrm.contract.files import atomic_write
-from feddrm.contract.messages import NoiseFound
+from feddrm.contract.operator_messages import NoiseFound
 from feddrm.contract.release import Release
 from feddrm.contract.signed import Signed
 from feddrm.method.card import render_card

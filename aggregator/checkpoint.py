@@ -23,7 +23,8 @@ from aggregator.phases import Ended, Gathering, Phase, Proposing
 from aggregator.release import Candidate, Releases
 from feddrm.contract.codec import FRAME, PLAN_ANSWER, READY, ROUND_OUTCOME, ROUND_SUMMARY, SIGNED
 from feddrm.contract.errors import VerificationError
-from feddrm.contract.messages import RoundOutcome, RoundSummary
+from feddrm.contract.messages import RoundOutcome
+from feddrm.contract.operator_messages import RoundSummary
 from feddrm.contract.roster import verify_roster
 from feddrm.contract.signed import Signature, Signed
 from feddrm.contract.signed_plan import verify_plan

@@ -17,7 +17,7 @@ from feddrm.cli import Format, FormatOption, emit, make_app, printable, run, tab
 from feddrm.contract.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
-    from feddrm.contract.messages import Status
+    from feddrm.contract.operator_messages import Status
 
 app = make_app("feddrm-aggregator", "Run a federation's coordinator, and operate it.")
 plan_app = make_app("plan", "Check and sign plans.")

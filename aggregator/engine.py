@@ -42,7 +42,8 @@ from aggregator.router import Serving
 from aggregator.status import status_of
 from aggregator.store import Line, Store
 from feddrm.contract.errors import FeddrmError, InputError
-from feddrm.contract.messages import NoiseFound, SiloFrame, Status
+from feddrm.contract.messages import SiloFrame
+from feddrm.contract.operator_messages import NoiseFound, Status
 from feddrm.contract.release import write_bundle
 from feddrm.contract.signed import Signed
 from secagg.bodies import Masked

@@ -14,7 +14,8 @@ from aggregator.events import Effect, Send, Stamp
 from aggregator.phases import Ended, Gathering, Phase
 from feddrm.contract.announce import Place, outcome_hash, smallest_cohort
 from feddrm.contract.chunks import blob_hash
-from feddrm.contract.messages import CoordinatorEvent, PlanAnswer, Ready, RoundOutcome, RoundSummary
+from feddrm.contract.messages import CoordinatorEvent, PlanAnswer, Ready, RoundOutcome
+from feddrm.contract.operator_messages import RoundSummary
 from feddrm.contract.plan import Plan
 from feddrm.contract.release import Reached, required_signatures
 from feddrm.contract.roster import Roster, roster_hash

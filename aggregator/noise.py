@@ -11,7 +11,8 @@ from typing import Final
 from aggregator.blobs import SUMS, Blobs
 from feddrm.contract.documents import parse_body
 from feddrm.contract.errors import FeddrmError
-from feddrm.contract.messages import NoiseFound, RoundOutcome
+from feddrm.contract.messages import RoundOutcome
+from feddrm.contract.operator_messages import NoiseFound
 from feddrm.contract.plan import Plan
 from feddrm.contract.rounds import Ack
 from feddrm.method.layout import layout_of

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypeVar
 from aggregator.homes import load_operator_home
 from feddrm.contract import codec
 from feddrm.contract.codec_records import Converter
-from feddrm.contract.messages import (
+from feddrm.contract.operator_messages import (
     JobReceipt,
     PublishRelease,
     ReleaseList,

@@ -10,7 +10,8 @@ from aggregator.gather import at_round, catch_up
 from aggregator.job import LOST_IN_A_ROW, Job, Room, model_bytes
 from aggregator.phases import Ended, Gathering, Proposing
 from aggregator.release import statement_of
-from feddrm.contract.messages import JobEnded, OutcomeEvent, ReleaseProposal, RoundOutcome, RoundSummary
+from feddrm.contract.messages import JobEnded, OutcomeEvent, ReleaseProposal, RoundOutcome
+from feddrm.contract.operator_messages import RoundSummary
 from feddrm.contract.rounds import Lost, sign_lost
 
 BACKOFF_MS: Final = 500

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from feddrm.cli import table
-from feddrm.contract.messages import Status
+from feddrm.contract.operator_messages import Status
 from feddrm.contract.schedule import NAMES
 from feddrm.method.noise_meter import noise_words
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from feddrm.contract.errors import BudgetError, MalformedError, UnreachableError
-from feddrm.contract.messages import Answer, AskReply, Capacity, SealedQuery, ServeEvent
+from feddrm.contract.query_messages import Answer, AskReply, Capacity, SealedQuery, ServeEvent
 from feddrm.transport.status import BusyError, SiloRefusedError, UnknownQuerierError
 
 ANSWER_SECONDS: Final = 30.0

@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from aggregator.job import Job
 from feddrm.contract.documents import parse_body
-from feddrm.contract.messages import ReleaseSummary
+from feddrm.contract.operator_messages import ReleaseSummary
 from feddrm.contract.release import Bundle, Statement, release_id, required_signatures
 from feddrm.contract.signed import Signature, Signed
 from feddrm.contract.signed_plan import SignedPlan

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import safetensors.numpy
 
 from feddrm.contract.chunks import blob_hash
-from feddrm.contract.messages import QuerierRelease
+from feddrm.contract.query_messages import QuerierRelease
 from feddrm.contract.release import Bundle, release_hash, release_id
 from feddrm.contract.roster import Roster
 from feddrm.contract.signed_plan import verify_plan

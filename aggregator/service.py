@@ -19,6 +19,8 @@ from aggregator.relay import Relays
 from aggregator.router import Serving
 from feddrm.contract import codec
 from feddrm.contract import messages as m
+from feddrm.contract import operator_messages as o
+from feddrm.contract import query_messages as q
 from feddrm.contract.errors import BudgetError, InputError
 from feddrm.contract.identity import Role
 from feddrm.contract.names import SiloId
@@ -164,7 +166,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         await self._office.hub.run(lambda _: self._office.install(signed))
         roster = await self._office.hub.run(lambda engine: engine.coordinator.roster)
         self._office.set_roster(roster, signed)
-        return codec.ROSTER_RECEIPT.to_wire(m.RosterReceipt(roster.version))
+        return codec.ROSTER_RECEIPT.to_wire(o.RosterReceipt(roster.version))
 
     async def StartJob(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         """Start a signed plan."""
@@ -192,7 +194,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         """All releases, newest first."""
         codec.STATUS_REQUEST.from_wire(request)
         found = await self._office.hub.run(lambda engine: tuple(engine.coordinator.releases.candidates.values()))
-        return codec.RELEASE_LIST.to_wire(m.ReleaseList(tuple(entry.summary() for entry in reversed(found))))
+        return codec.RELEASE_LIST.to_wire(o.ReleaseList(tuple(entry.summary() for entry in reversed(found))))
 
     async def PublishRelease(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         """Put a release into service."""
@@ -201,12 +203,12 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         found = await self._office.hub.run(lambda engine: engine.coordinator.releases.candidates[wanted])
         return codec.RELEASE_SUMMARY.to_wire(found.summary())
 
-    async def _status(self) -> m.Status:
+    async def _status(self) -> o.Status:
         capacity = self._office.relays.capacity()
         return await self._office.hub.run(lambda engine: engine.status(capacity))
 
     async def _receipt(self, plan: bytes) -> Any:
-        return codec.JOB_RECEIPT.to_wire(m.JobReceipt(plan, (await self._status()).state))
+        return codec.JOB_RECEIPT.to_wire(o.JobReceipt(plan, (await self._status()).state))
 
 
 class QueryService(query_pb2_grpc.QueryServiceServicer):
@@ -246,9 +248,9 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
             raise BudgetError(f"{querier} has used up its {limit} routes of today.")
         names = serving.route(wanted.codes, office.relays.eligible(serving.release))
         routes = tuple(
-            m.Route(SiloId(name), office.roster.version, self._ticket(querier, name, serving)) for name in names
+            q.Route(SiloId(name), office.roster.version, self._ticket(querier, name, serving)) for name in names
         )
-        return codec.ROUTE_REPLY.to_wire(m.RouteReply(routes))
+        return codec.ROUTE_REPLY.to_wire(q.RouteReply(routes))
 
     def _ticket(self, querier: str, silo: str, serving: Serving) -> Signed:
         now = now_ms()
@@ -274,7 +276,7 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
         )
         if ticket.release != (await office.serving()).release:
             raise ReleaseChangedError("The ticket is for a release that is no longer in service.")
-        query = m.SealedQuery(querier, hashlib.sha256(ask.sealed).digest(), ask.sealed, ask.ticket)
+        query = q.SealedQuery(querier, hashlib.sha256(ask.sealed).digest(), ask.sealed, ask.ticket)
         return codec.ASK_REPLY.to_wire(await office.relays.ask(ask.silo, query))
 
 

@@ -8,7 +8,7 @@ from aggregator.coordinator import Coordinator
 from aggregator.gather import FOR_GOOD, WAITED_FOR, Standing, at_round, gathered, reason_word, standing
 from aggregator.job import Job, Presence, Room
 from aggregator.phases import Aborting, Acknowledging, Ended, Gathering, Proposing, Running
-from feddrm.contract.messages import HISTORY_LIMIT, SiloStatus, Status
+from feddrm.contract.operator_messages import HISTORY_LIMIT, SiloStatus, Status
 from feddrm.contract.release import release_id, required_signatures
 from feddrm.contract.signed import Signed
 from feddrm.method.card import figures_of

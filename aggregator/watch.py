@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from feddrm.contract.errors import UnreachableError
-from feddrm.contract.messages import Status
+from feddrm.contract.operator_messages import Status
 
 _POLL_SECONDS: Final = 0.5
 _LONGEST_PAUSE: Final = 10.0

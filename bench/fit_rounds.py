@@ -27,7 +27,7 @@ from bench.report import arguments, show
 from bench.rounds import SILOS, process
 from feddrm.contract.authority import Address
 from feddrm.contract.errors import FeddrmError, UnreachableError
-from feddrm.contract.messages import Status
+from feddrm.contract.operator_messages import Status
 from feddrm.contract.plan import Plan
 from feddrm.contract.signed_plan import sign_plan
 from feddrm.demo.federation import free_port

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hpke import MLKEM768X25519PrivateKey
 
 from feddrm.contract.errors import FeddrmError, NotAuthorisedError
-from feddrm.contract.messages import Answer, SealedQuery
+from feddrm.contract.query_messages import Answer, SealedQuery
 from feddrm.contract.roster import Roster
 from feddrm.contract.seal import AskContext, OpenedRequest, open_request, query_hash, seal_answer
 from feddrm.contract.tickets import TICKET_LIFETIME_MS, Ticket, ticket_hash, verify_ticket

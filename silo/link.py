@@ -17,16 +17,8 @@ from feddrm.contract.authority import Address
 from feddrm.contract.chunks import CHUNK_BYTES, ChunkAssembler, iter_chunks
 from feddrm.contract.errors import MalformedError, UnreachableError
 from feddrm.contract.identity import Credentials
-from feddrm.contract.messages import (
-    Capacity,
-    CoordinatorEvent,
-    Fetch,
-    Hello,
-    HelloRequest,
-    SealedQuery,
-    ServeEvent,
-    SiloEvent,
-)
+from feddrm.contract.messages import CoordinatorEvent, Fetch, Hello, HelloRequest, SiloEvent
+from feddrm.contract.query_messages import Capacity, SealedQuery, ServeEvent
 from feddrm.transport.client import make_channel, translated
 from feddrm.v1 import silo_pb2_grpc
 

@@ -17,7 +17,7 @@ from feddrm.contract import labels
 from feddrm.contract.errors import FeddrmError, InputError, MalformedError
 from feddrm.contract.files import read_bounded
 from feddrm.contract.kit import FederationRoot
-from feddrm.contract.messages import NoiseFound
+from feddrm.contract.operator_messages import NoiseFound
 from feddrm.contract.roster import Roster, verify_roster
 from feddrm.contract.rounds import Ack, verify_outcome
 from feddrm.contract.signed import signers

@@ -19,8 +19,8 @@ from pydantic import Field
 from feddrm.contract import labels
 from feddrm.contract.documents import Hash, canonical, parse_body
 from feddrm.contract.errors import VerificationError
-from feddrm.contract.messages import NoiseFound
 from feddrm.contract.names import Document, Name
+from feddrm.contract.operator_messages import NoiseFound
 from feddrm.contract.signed import Signed, sign, signers
 
 CARD_FILE: Final = "card.md"

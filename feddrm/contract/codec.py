@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from feddrm.contract import messages as m
+from feddrm.contract import operator_messages as o
+from feddrm.contract import query_messages as q
 from feddrm.contract.chunks import CHUNK_BYTES
 from feddrm.contract.codec_kinds import Bytes, EnumField, Flag, Int, NameField, Real, Sentence, Word
 from feddrm.contract.codec_records import Many, One, OneOf, Record, Wrapped
@@ -208,22 +210,22 @@ COORDINATOR_EVENT: OneOf[m.CoordinatorEvent] = OneOf(
 )
 
 
-def _answer_sound(answer: m.Answer) -> str | None:
+def _answer_sound(answer: q.Answer) -> str | None:
     return "needs either an answer or a refusal" if bool(answer.answer) == bool(answer.refusal) else None
 
 
-CAPACITY = Record(m.Capacity, silo_pb2.Capacity, capacity=Int(0, 100_000), release=_HASH)
+CAPACITY = Record(q.Capacity, silo_pb2.Capacity, capacity=Int(0, 100_000), release=_HASH)
 ANSWER = Record(
-    m.Answer,
+    q.Answer,
     silo_pb2.Answer,
     query=_HASH,
     answer=Bytes(0, MAXIMUM_SEALED),
     refusal=_REFUSAL,
     sound=_answer_sound,
 )
-SERVE_EVENT: OneOf[m.ServeEvent] = OneOf(silo_pb2.ServeEvent, capacity=CAPACITY, answer=ANSWER)
+SERVE_EVENT: OneOf[q.ServeEvent] = OneOf(silo_pb2.ServeEvent, capacity=CAPACITY, answer=ANSWER)
 SEALED_QUERY = Record(
-    m.SealedQuery,
+    q.SealedQuery,
     silo_pb2.SealedQuery,
     querier=_NAME,
     query=_HASH,
@@ -231,33 +233,33 @@ SEALED_QUERY = Record(
     ticket=_SIGNED,
 )
 
-GET_RELEASE = Record(m.GetRelease, query_pb2.GetReleaseRequest)
-QUERIER_RELEASE = Record(m.QuerierRelease, query_pb2.QuerierRelease, plan=_SIGNED, statement=_SIGNED, trunk=_HASH)
+GET_RELEASE = Record(q.GetRelease, query_pb2.GetReleaseRequest)
+QUERIER_RELEASE = Record(q.QuerierRelease, query_pb2.QuerierRelease, plan=_SIGNED, statement=_SIGNED, trunk=_HASH)
 
 
-def _route_request_sound(request: m.RouteRequest) -> str | None:
+def _route_request_sound(request: q.RouteRequest) -> str | None:
     lengths = {len(code) for code in request.codes}
     return "holds codes of different lengths" if len(lengths) > 1 else None
 
 
 ROUTE_REQUEST = Record(
-    m.RouteRequest,
+    q.RouteRequest,
     query_pb2.RouteRequest,
     release=_HASH,
     codes=Many(Bytes(1, MAXIMUM_CODE), MAXIMUM_ROUTES, minimum=1),
     sound=_route_request_sound,
 )
-ROUTE = Record(m.Route, query_pb2.Route, silo=_NAME, roster_version=_VERSION, ticket=_SIGNED)
-ROUTE_REPLY = Record(m.RouteReply, query_pb2.RouteReply, routes=Many(ROUTE, MAXIMUM_ROUTES, minimum=1))
-ASK = Record(m.Ask, query_pb2.AskRequest, silo=_NAME, ticket=_SIGNED, sealed=Bytes(1, MAXIMUM_SEALED))
-ASK_REPLY = Record(m.AskReply, query_pb2.AskReply, answer=Bytes(1, MAXIMUM_SEALED))
+ROUTE = Record(q.Route, query_pb2.Route, silo=_NAME, roster_version=_VERSION, ticket=_SIGNED)
+ROUTE_REPLY = Record(q.RouteReply, query_pb2.RouteReply, routes=Many(ROUTE, MAXIMUM_ROUTES, minimum=1))
+ASK = Record(q.Ask, query_pb2.AskRequest, silo=_NAME, ticket=_SIGNED, sealed=Bytes(1, MAXIMUM_SEALED))
+ASK_REPLY = Record(q.AskReply, query_pb2.AskReply, answer=Bytes(1, MAXIMUM_SEALED))
 
-ROSTER_RECEIPT = Record(m.RosterReceipt, operator_pb2.RosterReceipt, version=_VERSION)
-STOP_JOB = Record(m.StopJob, operator_pb2.StopJobRequest, plan=_HASH, reason=_LONG)
-JOB_RECEIPT = Record(m.JobReceipt, operator_pb2.JobReceipt, plan=_HASH, state=_SHORT)
-STATUS_REQUEST = Record(m.StatusRequest, operator_pb2.StatusRequest, plan=_HASH_OR_EMPTY)
+ROSTER_RECEIPT = Record(o.RosterReceipt, operator_pb2.RosterReceipt, version=_VERSION)
+STOP_JOB = Record(o.StopJob, operator_pb2.StopJobRequest, plan=_HASH, reason=_LONG)
+JOB_RECEIPT = Record(o.JobReceipt, operator_pb2.JobReceipt, plan=_HASH, state=_SHORT)
+STATUS_REQUEST = Record(o.StatusRequest, operator_pb2.StatusRequest, plan=_HASH_OR_EMPTY)
 SILO_STATUS = Record(
-    m.SiloStatus,
+    o.SiloStatus,
     operator_pb2.SiloStatus,
     name=_NAME,
     connected=Flag(),
@@ -266,7 +268,7 @@ SILO_STATUS = Record(
     capacity=_COUNT,
 )
 ROUND_SUMMARY = Record(
-    m.RoundSummary,
+    o.RoundSummary,
     operator_pb2.RoundSummary,
     round=_ROUND,
     attempt=_COUNT,
@@ -277,9 +279,9 @@ ROUND_SUMMARY = Record(
     sum=_HASH_OR_EMPTY,
     stage=_STAGE,
 )
-FIGURE = Record(m.NamedFigure, operator_pb2.Figure, name=_SHORT, value=Real(0.0, 1.0), deviation=Real(0.0, 1e9))
+FIGURE = Record(o.NamedFigure, operator_pb2.Figure, name=_SHORT, value=Real(0.0, 1.0), deviation=Real(0.0, 1e9))
 NOISE = Record(
-    m.NoiseFound,
+    o.NoiseFound,
     operator_pb2.Noise,
     places=_COUNT,
     ratio=Real(0.0, 1e9),
@@ -288,7 +290,7 @@ NOISE = Record(
     short=Flag(),
 )
 STATUS = Record(
-    m.Status,
+    o.Status,
     operator_pb2.StatusReply,
     federation=_NAME,
     roster_version=_SIZE,
@@ -301,7 +303,7 @@ STATUS = Record(
     step=_SHORT,
     waiting_for=_SILO_NAMES,
     silos=Many(SILO_STATUS, MAXIMUM_SILOS, distinct=lambda silo: silo.name),
-    history=Many(ROUND_SUMMARY, m.HISTORY_LIMIT),
+    history=Many(ROUND_SUMMARY, o.HISTORY_LIMIT),
     detail=_LONG,
     release=Word(_RELEASE_ID.characters, 0, 16),
     stage=_STAGE,
@@ -309,7 +311,7 @@ STATUS = Record(
     noise=One(NOISE, or_none=True),
 )
 RELEASE_SUMMARY = Record(
-    m.ReleaseSummary,
+    o.ReleaseSummary,
     operator_pb2.ReleaseSummary,
     id=_RELEASE_ID,
     plan=_HASH,
@@ -319,5 +321,5 @@ RELEASE_SUMMARY = Record(
     signed_plan=_SIGNED,
     statement=_SIGNED,
 )
-RELEASE_LIST = Record(m.ReleaseList, operator_pb2.ReleaseList, releases=Many(RELEASE_SUMMARY, 10_000))
-PUBLISH_RELEASE = Record(m.PublishRelease, operator_pb2.PublishReleaseRequest, id=_RELEASE_ID)
+RELEASE_LIST = Record(o.ReleaseList, operator_pb2.ReleaseList, releases=Many(RELEASE_SUMMARY, 10_000))
+PUBLISH_RELEASE = Record(o.PublishRelease, operator_pb2.PublishReleaseRequest, id=_RELEASE_ID)

@@ -19,7 +19,8 @@ from pydantic import ValidationError
 from feddrm.contract import labels
 from feddrm.contract.card import Noise
 from feddrm.contract.errors import MalformedError, VerificationError
-from feddrm.contract.messages import NoiseFound, RoundOutcome
+from feddrm.contract.messages import RoundOutcome
+from feddrm.contract.operator_messages import NoiseFound
 from feddrm.contract.signed import Signed, sign, signers
 
 FORMAT: Final = "feddrm transcript 2"

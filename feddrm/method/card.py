@@ -14,7 +14,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 
 from feddrm.contract.charge import charge, round_event
-from feddrm.contract.messages import NamedFigure, NoiseFound
+from feddrm.contract.operator_messages import NamedFigure, NoiseFound
 from feddrm.contract.plan import Plan
 from feddrm.contract.release import Counts, Release, required_signatures
 from feddrm.contract.schedule import NAMES, STAGE_EVALUATE

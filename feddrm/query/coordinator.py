@@ -19,8 +19,9 @@ from feddrm.contract.authority import Address
 from feddrm.contract.chunks import ChunkAssembler
 from feddrm.contract.errors import MalformedError
 from feddrm.contract.home import MemberHome
-from feddrm.contract.messages import Ask, Fetch, GetRelease, Hello, HelloRequest, QuerierRelease, Route, RouteRequest
+from feddrm.contract.messages import Fetch, Hello, HelloRequest
 from feddrm.contract.names import SiloId
+from feddrm.contract.query_messages import Ask, GetRelease, QuerierRelease, Route, RouteRequest
 from feddrm.contract.signed import Signed
 from feddrm.transport.client import BusyError, DisconnectedError, make_channel, translated
 from feddrm.v1 import query_pb2_grpc

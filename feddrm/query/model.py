@@ -15,9 +15,9 @@ from feddrm.contract.chunks import ChunkAssembler
 from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.files import atomic_write, make_directory
 from feddrm.contract.home import MemberHome
-from feddrm.contract.messages import QuerierRelease
 from feddrm.contract.models import Frozen
 from feddrm.contract.plan import Plan
+from feddrm.contract.query_messages import QuerierRelease
 from feddrm.contract.release import PLAN_FILE, STATEMENT_FILE, TRUNK_FILE, Release, verify_release
 from feddrm.features import Table, encode
 from feddrm.method.coarse import Grid

@@ -8,7 +8,7 @@ from typing import Final
 
 from feddrm.contract.errors import NotAuthorisedError, VerificationError
 from feddrm.contract.home import MemberHome
-from feddrm.contract.messages import Route
+from feddrm.contract.query_messages import Route
 from feddrm.contract.roster import Member
 from feddrm.contract.signed import Signed
 from feddrm.contract.tickets import ticket_hash, verify_ticket

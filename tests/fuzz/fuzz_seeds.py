@@ -21,6 +21,8 @@ from secagg_harness import STEPS, Federation, Session  # noqa: E402
 from secagg_proofs import convictions, honest_opening, honest_secret, whole  # noqa: E402
 
 from feddrm.contract import messages as m  # noqa: E402
+from feddrm.contract import operator_messages as o  # noqa: E402
+from feddrm.contract import query_messages as q  # noqa: E402
 from feddrm.contract.identity import MemberKeys, Role  # noqa: E402
 from feddrm.contract.kit import FederationRoot, KitBody  # noqa: E402
 from feddrm.contract.release import make_statement, sign_statement  # noqa: E402
@@ -152,11 +154,11 @@ def messages() -> list[Any]:
     frames = tuple(frame.without_attachment() for frame in sent[Step.MASKED].values())
     keys = sent[Step.KEYS]["silo-1"]
     outcome = m.RoundOutcome(1, (ack,), HASH)
-    silo = m.SiloStatus("a", True, "ready", 1, 2)
-    summary = m.RoundSummary(1, 1, "published", ("a",), ("b",), (), HASH, 1)
-    figure = m.NamedFigure("both", 0.5, 0.01)
-    noise = m.NoiseFound(1344, 0.98, 0.7, 4898, False)
-    release = m.ReleaseSummary("0123456789abcdef", HASH, 3, 4, True, plan, statement)
+    silo = o.SiloStatus("a", True, "ready", 1, 2)
+    summary = o.RoundSummary(1, 1, "published", ("a",), ("b",), (), HASH, 1)
+    figure = o.NamedFigure("both", 0.5, 0.01)
+    noise = o.NoiseFound(1344, 0.98, 0.7, 4898, False)
+    release = o.ReleaseSummary("0123456789abcdef", HASH, 3, 4, True, plan, statement)
     return [
         roster,
         keys,
@@ -182,26 +184,26 @@ def messages() -> list[Any]:
         m.JobEnded(HASH, "done", True),
         m.Notice("hello"),
         m.RosterOffer(roster),
-        m.Capacity(10, HASH),
-        m.Answer(HASH, b"sealed", ""),
-        m.SealedQuery("desk", HASH, b"sealed", ticket),
-        m.QuerierRelease(plan, statement, HASH),
-        m.RouteRequest(HASH, (b"\1\2", b"\3\4")),
-        m.RouteReply((m.Route("a", 1, ticket),)),
-        m.Ask("a", ticket, b"sealed"),
-        m.AskReply(b"sealed"),
-        m.RosterReceipt(3),
-        m.StopJob(HASH, "enough"),
-        m.JobReceipt(HASH, "running"),
-        m.StatusRequest(b""),
+        q.Capacity(10, HASH),
+        q.Answer(HASH, b"sealed", ""),
+        q.SealedQuery("desk", HASH, b"sealed", ticket),
+        q.QuerierRelease(plan, statement, HASH),
+        q.RouteRequest(HASH, (b"\1\2", b"\3\4")),
+        q.RouteReply((q.Route("a", 1, ticket),)),
+        q.Ask("a", ticket, b"sealed"),
+        q.AskReply(b"sealed"),
+        o.RosterReceipt(3),
+        o.StopJob(HASH, "enough"),
+        o.JobReceipt(HASH, "running"),
+        o.StatusRequest(b""),
         roster.signatures[0],
-        m.GetRelease(),
-        m.Route("a", 1, ticket),
+        q.GetRelease(),
+        q.Route("a", 1, ticket),
         silo,
         summary,
         figure,
         noise,
-        m.Status(
+        o.Status(
             federation="retina",
             roster_version=1,
             plan=HASH,
@@ -221,8 +223,8 @@ def messages() -> list[Any]:
             noise=noise,
         ),
         release,
-        m.ReleaseList((release,)),
-        m.PublishRelease("0123456789abcdef"),
+        o.ReleaseList((release,)),
+        o.PublishRelease("0123456789abcdef"),
     ]
 
 

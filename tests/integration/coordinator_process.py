@@ -23,6 +23,8 @@ from aggregator.operations import enroll, found_federation, read_requests
 from aggregator.operator_client import OperatorClient
 from feddrm.contract import codec
 from feddrm.contract import messages as m
+from feddrm.contract import operator_messages as o
+from feddrm.contract import query_messages as q
 from feddrm.contract.authority import Address
 from feddrm.contract.chunks import ChunkAssembler, blob_hash, iter_chunks
 from feddrm.contract.errors import UnreachableError
@@ -208,10 +210,10 @@ class Agent:
         assert receipt.complete
         self.resumed += 1
 
-    async def serve(self, release: bytes, asked: list[m.SealedQuery], refusal: str = "") -> None:
+    async def serve(self, release: bytes, asked: list[q.SealedQuery], refusal: str = "") -> None:
         """Answer every query by its own bytes, reversed."""
-        outbox: asyncio.Queue[m.ServeEvent] = asyncio.Queue()
-        outbox.put_nowait(m.Capacity(2, release))
+        outbox: asyncio.Queue[q.ServeEvent] = asyncio.Queue()
+        outbox.put_nowait(q.Capacity(2, release))
 
         async def outgoing() -> AsyncIterator[Any]:
             while True:
@@ -223,7 +225,7 @@ class Agent:
                 query = codec.SEALED_QUERY.from_wire(message)
                 asked.append(query)
                 answer = b"" if refusal else query.sealed[::-1]
-                outbox.put_nowait(m.Answer(query.query, answer, refusal))
+                outbox.put_nowait(q.Answer(query.query, answer, refusal))
 
 
 @contextmanager
@@ -244,7 +246,7 @@ def plan_of(house: House, **changes: Any) -> Signed:
     return sign_plan(make_plan(SILOS, **settings), house.identities.operator).signed
 
 
-async def until(house: House, state: str, seconds: float = 120) -> m.Status:
+async def until(house: House, state: str, seconds: float = 120) -> o.Status:
     """Poll the status as an operator does."""
     end = time.monotonic() + seconds
     while True:
@@ -255,7 +257,7 @@ async def until(house: House, state: str, seconds: float = 120) -> m.Status:
         await asyncio.sleep(0.1)
 
 
-def status_of(house: House) -> m.Status:
+def status_of(house: House) -> o.Status:
     with OperatorClient(house.operator) as client:
         return client.status()
 

@@ -20,6 +20,7 @@ from aggregator.operator_client import OperatorClient
 from aggregator.store import read_journal
 from feddrm.contract import codec
 from feddrm.contract import messages as m
+from feddrm.contract import operator_messages as o
 from feddrm.contract.chunks import iter_chunks
 from feddrm.contract.errors import NotAuthorisedError
 from feddrm.transport.client import make_channel, translated
@@ -48,7 +49,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 class Run:
     """What a job came to."""
 
-    status: m.Status
+    status: o.Status
     journal: list[str]
     evidence: dict[str, bytes] = field(repr=False)
 
@@ -62,7 +63,7 @@ def play(house: House, twist: Callable[[Agent], None], *, rounds: int = 1) -> Ru
     """Run a job in which the last silo is hostile until that many rounds are over."""
     before = len(read_journal(house.server, 100_000))
 
-    async def scenario() -> m.Status:
+    async def scenario() -> o.Status:
         with agents(house, *SILOS) as silos:
             twist(silos[BAD])
             with OperatorClient(house.operator) as client:
@@ -343,7 +344,7 @@ def test_an_upload_that_nobody_asked_for_is_refused(house: House) -> None:
 def test_a_stream_opened_with_anothers_certificate_is_that_silos_alone(house: House) -> None:
     """What a silo may say is decided by its certificate, and a name inside a message decides nothing."""
 
-    async def scenario() -> m.Status:
+    async def scenario() -> o.Status:
         async with make_channel(house.address, house.tls[BAD]) as channel:
             stub = silo_pb2_grpc.SiloServiceStub(channel)  # type: ignore[no-untyped-call]
             done = asyncio.Event()

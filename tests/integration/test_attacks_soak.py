@@ -16,6 +16,7 @@ from siege import STEPS, Siege, besieged, steps_of
 
 from aggregator.operator_client import OperatorClient
 from feddrm.contract import messages as m
+from feddrm.contract import operator_messages as o
 from feddrm.method.update import model_hash
 from secagg.bodies import Abort
 from secagg.wire import Step
@@ -105,7 +106,7 @@ def test_the_coordinator_killed_at_any_step_goes_on(tmp_path: Path, when: str) -
     asyncio.run(asyncio.wait_for(scenario(), 300))
 
 
-async def wait_for_release(house: House) -> m.Status:
+async def wait_for_release(house: House) -> o.Status:
     while True:
         status = await asyncio.to_thread(status_of, house)
         if status.state == "release ready":

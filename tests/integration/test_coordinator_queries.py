@@ -17,6 +17,7 @@ from coordinator_process import DESK, SILOS, Agent, House, agents, call, found, 
 from aggregator.operator_client import OperatorClient
 from feddrm.contract import codec
 from feddrm.contract import messages as m
+from feddrm.contract import query_messages as q
 from feddrm.contract.chunks import ChunkAssembler
 from feddrm.contract.errors import FeddrmError, InputError, MalformedError, UnreachableError, VerificationError
 from feddrm.contract.release import verify_release
@@ -56,7 +57,7 @@ def test_a_job_a_release_and_queries(fresh: House) -> None:
 async def query(house: House, silos: dict[str, Agent], plan_hash: bytes) -> None:
     with pytest.raises(UnreachableError, match="No release"):
         await call(
-            house, DESK, query_pb2_grpc.QueryServiceStub, "GetRelease", codec.GET_RELEASE.to_wire(m.GetRelease())
+            house, DESK, query_pb2_grpc.QueryServiceStub, "GetRelease", codec.GET_RELEASE.to_wire(q.GetRelease())
         )
     listed = json.loads(run("release", "list", "--operator", house.operator, "--format", "json").stdout)["releases"]
     assert [(r["threshold"], r["published"]) for r in listed] == [(3, False)]
@@ -64,14 +65,14 @@ async def query(house: House, silos: dict[str, Agent], plan_hash: bytes) -> None
     await until(house, "completed")
     async with make_channel(house.address, house.tls[DESK]) as channel:
         stub = query_pb2_grpc.QueryServiceStub(channel)  # type: ignore[no-untyped-call]
-        offered = codec.QUERIER_RELEASE.from_wire(await stub.GetRelease(codec.GET_RELEASE.to_wire(m.GetRelease())))
+        offered = codec.QUERIER_RELEASE.from_wire(await stub.GetRelease(codec.GET_RELEASE.to_wire(q.GetRelease())))
         release = verify_release(offered.statement, plan=offered.plan, roster=house.identities.roster)
         assert release.plan.hash == plan_hash
         await check_trunk(stub, offered, release)
         await check_routes(house, stub, silos, release)
 
 
-async def check_trunk(stub: Any, offered: m.QuerierRelease, release: Any) -> None:
+async def check_trunk(stub: Any, offered: q.QuerierRelease, release: Any) -> None:
     assembler = ChunkAssembler(offered.trunk, limit=1 << 20)
     async for message in stub.Fetch(codec.FETCH.to_wire(m.Fetch(offered.trunk))):
         assembler.add(codec.CHUNK.from_wire(message))
@@ -83,11 +84,11 @@ async def check_routes(house: House, stub: Any, silos: dict[str, Agent], release
     address = house.address
     assert query_bits(release.plan.plan) == 16
     codes = tuple((number * 3277).to_bytes(2) for number in range(20))
-    request = codec.ROUTE_REQUEST.to_wire(m.RouteRequest(release.hash, codes))
+    request = codec.ROUTE_REQUEST.to_wire(q.RouteRequest(release.hash, codes))
     with pytest.raises(UnreachableError), translated(address):
         await stub.Route(request)
-    asked: list[m.SealedQuery] = []
-    refused: list[m.SealedQuery] = []
+    asked: list[q.SealedQuery] = []
+    refused: list[q.SealedQuery] = []
     tasks = [
         asyncio.create_task(silos["site-1"].serve(release.hash, asked)),
         asyncio.create_task(silos["site-2"].serve(release.hash, refused, "budget")),
@@ -106,10 +107,10 @@ async def check_routes(house: House, stub: Any, silos: dict[str, Agent], release
     for route in routes:
         verify_ticket(route.ticket, roster=roster, querier=DESK, silo=route.silo, release=release.hash, now_ms=now)
     for code in (codes[0] + bytes(1), bytes(1)):
-        wrong = codec.ROUTE_REQUEST.to_wire(m.RouteRequest(release.hash, (code,)))
+        wrong = codec.ROUTE_REQUEST.to_wire(q.RouteRequest(release.hash, (code,)))
         with pytest.raises(MalformedError), translated(address):
             await stub.Route(wrong)
-    other = codec.ROUTE_REQUEST.to_wire(m.RouteRequest(bytes(32), codes[:1]))
+    other = codec.ROUTE_REQUEST.to_wire(q.RouteRequest(bytes(32), codes[:1]))
     with pytest.raises(InputError), translated(address):
         await stub.Route(other)
     await check_asks(house, stub, {r.silo: r.ticket for r in routes}, asked)
@@ -118,11 +119,11 @@ async def check_routes(house: House, stub: Any, silos: dict[str, Agent], release
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def check_asks(house: House, stub: Any, tickets: dict[str, Signed], asked: list[m.SealedQuery]) -> None:
+async def check_asks(house: House, stub: Any, tickets: dict[str, Signed], asked: list[q.SealedQuery]) -> None:
     async def ask(silo: str, ticket: Signed, sealed: bytes) -> bytes:
         with translated(house.address):
             return codec.ASK_REPLY.from_wire(
-                await stub.Ask(codec.ASK.to_wire(m.Ask(silo, ticket, sealed)), timeout=60)  # type: ignore[arg-type]
+                await stub.Ask(codec.ASK.to_wire(q.Ask(silo, ticket, sealed)), timeout=60)  # type: ignore[arg-type]
             ).answer
 
     # The model follows from the plan and the codes are fixed, so both are always there.

@@ -33,6 +33,8 @@ from coordinator_process import (
 from aggregator.operator_client import OperatorClient
 from feddrm.contract import codec
 from feddrm.contract import messages as m
+from feddrm.contract import operator_messages as o
+from feddrm.contract import query_messages as q
 from feddrm.contract.errors import FeddrmError, MalformedError, NotAuthorisedError
 from feddrm.transport.client import make_channel, translated
 from feddrm.v1 import operator_pb2_grpc, query_pb2_grpc, silo_pb2_grpc
@@ -49,15 +51,15 @@ def fresh(tmp_path: Path) -> House:
 
 
 def test_roles_are_kept_apart(house: House) -> None:
-    status = codec.STATUS_REQUEST.to_wire(m.StatusRequest())
+    status = codec.STATUS_REQUEST.to_wire(o.StatusRequest())
     cases = [
         ("site-1", operator_pb2_grpc.OperatorServiceStub, "Status", status),
         ("site-1", operator_pb2_grpc.OperatorServiceStub, "StartJob", codec.SIGNED.to_wire(plan_of(house))),
         (DESK, operator_pb2_grpc.OperatorServiceStub, "Status", status),
         ("operator", silo_pb2_grpc.SiloServiceStub, "UploadStatus", codec.FETCH.to_wire(m.Fetch(bytes(32)))),
         (DESK, silo_pb2_grpc.SiloServiceStub, "UploadStatus", codec.FETCH.to_wire(m.Fetch(bytes(32)))),
-        ("site-1", query_pb2_grpc.QueryServiceStub, "GetRelease", codec.GET_RELEASE.to_wire(m.GetRelease())),
-        ("operator", query_pb2_grpc.QueryServiceStub, "GetRelease", codec.GET_RELEASE.to_wire(m.GetRelease())),
+        ("site-1", query_pb2_grpc.QueryServiceStub, "GetRelease", codec.GET_RELEASE.to_wire(q.GetRelease())),
+        ("operator", query_pb2_grpc.QueryServiceStub, "GetRelease", codec.GET_RELEASE.to_wire(q.GetRelease())),
     ]
 
     async def scenario() -> None:
@@ -112,7 +114,7 @@ async def drain(stream: Any) -> None:
         pass
 
 
-def connected(status: m.Status, name: str) -> bool:
+def connected(status: o.Status, name: str) -> bool:
     return next(silo.connected for silo in status.silos if silo.name == name)
 
 

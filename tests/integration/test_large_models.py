@@ -17,7 +17,7 @@ from aggregator.operator_client import OperatorClient
 from bench.house import House, build, plan_of
 from bench.proxy import Proxy
 from bench.rounds import Run
-from feddrm.contract import messages as m
+from feddrm.contract import operator_messages as o
 from feddrm.contract.authority import Address
 from feddrm.contract.errors import UnreachableError
 from feddrm.contract.signed_plan import sign_plan
@@ -55,7 +55,7 @@ def await_(condition: Callable[[], bool], what: str, seconds: float = 300.0) -> 
         time.sleep(0.05)
 
 
-def status_of(house: House) -> m.Status:
+def status_of(house: House) -> o.Status:
     with OperatorClient(house.operator) as client:
         return client.status()
 

@@ -23,6 +23,8 @@ from transport_hello_server import ROSTER, SECRET, SUM
 
 from feddrm.contract import codec
 from feddrm.contract import messages as m
+from feddrm.contract import operator_messages as o
+from feddrm.contract import query_messages as q
 from feddrm.contract.authority import DAY_MS, Address, Authority, create_authority, issue, pem
 from feddrm.contract.chunks import ChunkAssembler, blob_hash, iter_chunks
 from feddrm.contract.errors import (
@@ -177,7 +179,7 @@ def test_a_role_reaches_only_its_own_service(address: Address) -> None:
 
 
 def test_a_silos_certificate_on_an_operator_call(address: Address) -> None:
-    request = codec.STOP_JOB.to_wire(m.StopJob(HASH, "because"))
+    request = codec.STOP_JOB.to_wire(o.StopJob(HASH, "because"))
     with make_sync_channel(address, SILO) as channel, pytest.raises(NotAuthorisedError), translated(address):
         OPERATOR_STUB(channel).StopJob(request, timeout=60)
 
@@ -444,7 +446,7 @@ def test_errors_arrive_as_what_they_are_with_a_fixed_sentence(
     address: Address, count: int, kind: type[FeddrmError]
 ) -> None:
     credentials = RETINA.member(Role.QUERIER, "desk")
-    request = codec.ROUTE_REQUEST.to_wire(m.RouteRequest(HASH, (bytes(4),) * count))
+    request = codec.ROUTE_REQUEST.to_wire(q.RouteRequest(HASH, (bytes(4),) * count))
     with make_sync_channel(address, credentials) as channel, pytest.raises(kind) as caught, translated(address):
         QUERY_STUB(channel).Route(request, timeout=60)
     assert type(caught.value) is kind
@@ -453,7 +455,7 @@ def test_errors_arrive_as_what_they_are_with_a_fixed_sentence(
 
 def test_the_operator_sees_what_is_wrong_with_its_input(address: Address) -> None:
     credentials = RETINA.member(Role.OPERATOR, "operator")
-    request = codec.STATUS_REQUEST.to_wire(m.StatusRequest())
+    request = codec.STATUS_REQUEST.to_wire(o.StatusRequest())
     with (
         make_sync_channel(address, credentials) as channel,
         pytest.raises(InputError, match=r"plan\.toml: rounds is missing"),

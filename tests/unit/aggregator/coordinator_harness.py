@@ -21,6 +21,7 @@ from aggregator.engine import Engine
 from aggregator.events import Detached, FromSilo, JobStarted, Send
 from aggregator.store import Store
 from feddrm.contract import messages as m
+from feddrm.contract import operator_messages as o
 from feddrm.contract.announce import Place, check_announcement, outcome_hash
 from feddrm.contract.chunks import iter_chunks
 from feddrm.contract.documents import canonical
@@ -553,7 +554,7 @@ class World:
     def phase(self) -> str:
         return type(self.job.phase).__name__
 
-    def status(self) -> m.Status:
+    def status(self) -> o.Status:
         return self.engine.status({})
 
     def sums(self) -> list[int]:

@@ -15,7 +15,7 @@ from aggregator.card import make_card, read_card, write_card
 from aggregator.release import Candidate
 from feddrm.contract.card import CardStatement, Noise, card_hash, sign_card
 from feddrm.contract.documents import parse_body
-from feddrm.contract.messages import NoiseFound
+from feddrm.contract.operator_messages import NoiseFound
 from feddrm.contract.release import Release, make_statement, sign_statement
 from feddrm.contract.roster import Roster, sign_roster
 from feddrm.contract.signed import Signed

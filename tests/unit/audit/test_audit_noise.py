@@ -10,7 +10,8 @@ import pytest
 from audit_tools import SILOS, Run, failures, judged, rewrite
 from test_audit_transcripts import ROUND_KEY, bundles, faults, outcome
 
-from feddrm.contract.messages import NoiseFound, RoundOutcome
+from feddrm.contract.messages import RoundOutcome
+from feddrm.contract.operator_messages import NoiseFound
 from feddrm.contract.transcript import JobRecord, read_transcript, sign_transcript
 
 __all__ = ["bundles"]

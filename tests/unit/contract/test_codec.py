@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from feddrm.contract import codec
 from feddrm.contract import messages as m
+from feddrm.contract import operator_messages as o
+from feddrm.contract import query_messages as q
 from feddrm.contract.codec_records import MAXIMUM_MESSAGE, OneOf, Record
 from feddrm.contract.errors import MalformedError
 from feddrm.contract.names import SiloId
@@ -87,11 +89,11 @@ codes = st.integers(1, 4).flatmap(
     lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1, max_size=4).map(tuple)
 )
 stages = st.integers(0, 5)
-summaries = st.builds(m.RoundSummary, rounds, counts, text, name_sets, name_sets, name_sets, hash_or_empty, stages)
-noises = st.builds(m.NoiseFound, counts, st.floats(0, 1e9), st.floats(0, 1), counts, st.booleans())
-figures = st.builds(m.NamedFigure, text, st.floats(0, 1), st.floats(0, 1e9))
+summaries = st.builds(o.RoundSummary, rounds, counts, text, name_sets, name_sets, name_sets, hash_or_empty, stages)
+noises = st.builds(o.NoiseFound, counts, st.floats(0, 1e9), st.floats(0, 1), counts, st.booleans())
+figures = st.builds(o.NamedFigure, text, st.floats(0, 1), st.floats(0, 1e9))
 releases = st.builds(
-    m.ReleaseSummary,
+    o.ReleaseSummary,
     st.text("0123456789abcdef", min_size=16, max_size=16),
     hashes,
     counts,
@@ -100,13 +102,13 @@ releases = st.builds(
     signeds,
     signeds,
 )
-silo_statuses = st.builds(m.SiloStatus, names, st.booleans(), text, counts, counts)
+silo_statuses = st.builds(o.SiloStatus, names, st.booleans(), text, counts, counts)
 announces = st.builds(m.Announce, frames, frame_tuples, st.none() | outcomes, st.lists(sizes, max_size=4).map(tuple))
 versions = st.integers(1, (1 << 53) - 1)
 sealed = st.binary(min_size=1, max_size=80)
-capacities = st.builds(m.Capacity, st.integers(0, 100_000), hashes)
-answers = st.builds(m.Answer, hashes, sealed, st.just("")) | st.builds(
-    m.Answer, hashes, st.just(b""), st.sampled_from(["busy", "no-budget"])
+capacities = st.builds(q.Capacity, st.integers(0, 100_000), hashes)
+answers = st.builds(q.Answer, hashes, sealed, st.just("")) | st.builds(
+    q.Answer, hashes, st.just(b""), st.sampled_from(["busy", "no-budget"])
 )
 
 MESSAGES: list[tuple[Any, st.SearchStrategy[Any]]] = [
@@ -146,26 +148,26 @@ MESSAGES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     ),
     (codec.ANNOUNCE, announces),
     (codec.SERVE_EVENT, capacities | answers),
-    (codec.SEALED_QUERY, st.builds(m.SealedQuery, names, hashes, sealed, signeds)),
-    (codec.GET_RELEASE, st.builds(m.GetRelease)),
-    (codec.QUERIER_RELEASE, st.builds(m.QuerierRelease, signeds, signeds, hashes)),
-    (codec.ROUTE_REQUEST, st.builds(m.RouteRequest, hashes, codes)),
+    (codec.SEALED_QUERY, st.builds(q.SealedQuery, names, hashes, sealed, signeds)),
+    (codec.GET_RELEASE, st.builds(q.GetRelease)),
+    (codec.QUERIER_RELEASE, st.builds(q.QuerierRelease, signeds, signeds, hashes)),
+    (codec.ROUTE_REQUEST, st.builds(q.RouteRequest, hashes, codes)),
     (
         codec.ROUTE_REPLY,
-        st.lists(st.builds(m.Route, names, versions, signeds), min_size=1, max_size=3).map(
-            lambda routes: m.RouteReply(tuple(routes))
+        st.lists(st.builds(q.Route, names, versions, signeds), min_size=1, max_size=3).map(
+            lambda routes: q.RouteReply(tuple(routes))
         ),
     ),
-    (codec.ASK, st.builds(m.Ask, names, signeds, sealed)),
-    (codec.ASK_REPLY, st.builds(m.AskReply, sealed)),
-    (codec.ROSTER_RECEIPT, st.builds(m.RosterReceipt, versions)),
-    (codec.STOP_JOB, st.builds(m.StopJob, hashes, text)),
-    (codec.JOB_RECEIPT, st.builds(m.JobReceipt, hashes, text)),
-    (codec.STATUS_REQUEST, st.builds(m.StatusRequest, hash_or_empty)),
+    (codec.ASK, st.builds(q.Ask, names, signeds, sealed)),
+    (codec.ASK_REPLY, st.builds(q.AskReply, sealed)),
+    (codec.ROSTER_RECEIPT, st.builds(o.RosterReceipt, versions)),
+    (codec.STOP_JOB, st.builds(o.StopJob, hashes, text)),
+    (codec.JOB_RECEIPT, st.builds(o.JobReceipt, hashes, text)),
+    (codec.STATUS_REQUEST, st.builds(o.StatusRequest, hash_or_empty)),
     (
         codec.STATUS,
         st.builds(
-            m.Status,
+            o.Status,
             names,
             sizes,
             hash_or_empty,
@@ -186,8 +188,8 @@ MESSAGES: list[tuple[Any, st.SearchStrategy[Any]]] = [
         ),
     ),
     (codec.RELEASE_SUMMARY, releases),
-    (codec.RELEASE_LIST, st.lists(releases, max_size=3).map(lambda r: m.ReleaseList(tuple(r)))),
-    (codec.PUBLISH_RELEASE, st.builds(m.PublishRelease, st.just("0123456789abcdef"))),
+    (codec.RELEASE_LIST, st.lists(releases, max_size=3).map(lambda r: o.ReleaseList(tuple(r)))),
+    (codec.PUBLISH_RELEASE, st.builds(o.PublishRelease, st.just("0123456789abcdef"))),
 ]
 CONVERTERS = [converter for converter, _ in MESSAGES]
 pairs = pytest.mark.parametrize(("converter", "values"), MESSAGES, ids=[c.wire.DESCRIPTOR.name for c in CONVERTERS])
@@ -345,16 +347,16 @@ REFUSED: list[tuple[Any, Any, dict[str, Any]]] = [
     (codec.ROUND_OUTCOME, m.RoundOutcome(1, (SIGNED,), HASH), {"acks": []}),
     (codec.ROUND_OUTCOME, m.RoundOutcome(1, lost=SIGNED), {"lost": None}),
     (codec.ROUND_OUTCOME, m.RoundOutcome(1, lost=SIGNED), {"sum": HASH}),
-    (codec.ROUTE_REQUEST, m.RouteRequest(HASH, (bytes(3),)), {"codes": []}),
-    (codec.ROUTE_REQUEST, m.RouteRequest(HASH, (bytes(3),)), {"codes": [b""]}),
-    (codec.ROUTE_REQUEST, m.RouteRequest(HASH, (bytes(3),)), {"codes": [bytes(codec.MAXIMUM_CODE + 1)]}),
-    (codec.ROUTE_REQUEST, m.RouteRequest(HASH, (bytes(3),)), {"codes": [bytes(3), bytes(4)]}),
-    (codec.ROUTE_REQUEST, m.RouteRequest(HASH, (bytes(3),)), {"codes": [bytes(3)] * (codec.MAXIMUM_ROUTES + 1)}),
-    (codec.ROUTE, m.Route(SiloId("a"), 1, SIGNED), {"roster_version": 0}),
-    (codec.ANSWER, m.Answer(HASH, b"x"), {"refusal": "busy"}),
-    (codec.ANSWER, m.Answer(HASH, b"x"), {"answer": b""}),
-    (codec.ANSWER, m.Answer(HASH, refusal="busy"), {"refusal": "score 0.93"}),
-    (codec.PUBLISH_RELEASE, m.PublishRelease("0123456789abcdef"), {"id": "../../etc/passwd"}),
+    (codec.ROUTE_REQUEST, q.RouteRequest(HASH, (bytes(3),)), {"codes": []}),
+    (codec.ROUTE_REQUEST, q.RouteRequest(HASH, (bytes(3),)), {"codes": [b""]}),
+    (codec.ROUTE_REQUEST, q.RouteRequest(HASH, (bytes(3),)), {"codes": [bytes(codec.MAXIMUM_CODE + 1)]}),
+    (codec.ROUTE_REQUEST, q.RouteRequest(HASH, (bytes(3),)), {"codes": [bytes(3), bytes(4)]}),
+    (codec.ROUTE_REQUEST, q.RouteRequest(HASH, (bytes(3),)), {"codes": [bytes(3)] * (codec.MAXIMUM_ROUTES + 1)}),
+    (codec.ROUTE, q.Route(SiloId("a"), 1, SIGNED), {"roster_version": 0}),
+    (codec.ANSWER, q.Answer(HASH, b"x"), {"refusal": "busy"}),
+    (codec.ANSWER, q.Answer(HASH, b"x"), {"answer": b""}),
+    (codec.ANSWER, q.Answer(HASH, refusal="busy"), {"refusal": "score 0.93"}),
+    (codec.PUBLISH_RELEASE, o.PublishRelease("0123456789abcdef"), {"id": "../../etc/passwd"}),
 ]
 
 

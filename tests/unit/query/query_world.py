@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feddrm.contract import codec
 from feddrm.contract import messages as m
+from feddrm.contract import query_messages as q
 from feddrm.contract.authority import Address, certificate_hash, create_authority, issue, pem
 from feddrm.contract.chunks import blob_hash, iter_chunks
 from feddrm.contract.errors import FeddrmError
@@ -132,8 +133,8 @@ class World:
         self.make_release()
         self.pick: Callable[[int, bytes], str] = lambda number, _: NAMES[number % 3]
         self.ticket: Callable[[Ticket], Signed] = lambda ticket: issue_ticket(ticket, self.round_key)
-        self.routes: Callable[[list[m.Route]], list[m.Route]] = lambda routes: routes
-        self.on_ask: Callable[[m.Ask], bytes] = self.answer
+        self.routes: Callable[[list[q.Route]], list[q.Route]] = lambda routes: routes
+        self.on_ask: Callable[[q.Ask], bytes] = self.answer
         self.routed = 0
 
     def make_release(self, plan: Plan | None = None) -> None:
@@ -149,7 +150,7 @@ class World:
             layout=layout.fingerprint(),
             rounds=2,
         )
-        self.offer = m.QuerierRelease(self.plan.signed, self.signed_by(NAMES), blob_hash(self.trunk))
+        self.offer = q.QuerierRelease(self.plan.signed, self.signed_by(NAMES), blob_hash(self.trunk))
 
     def _personal(self, silo: str) -> Any:
         return initial_personal(layout_of(self.plan.plan.at(silo)), hashlib.sha256(silo.encode()).digest())
@@ -162,7 +163,7 @@ class World:
     def predictor(self, silo: str) -> Predictor:
         return Predictor(self.plan.plan.at(silo), self.model, self.personal[silo])
 
-    def answer(self, ask: m.Ask, *, by: str | None = None) -> bytes:
+    def answer(self, ask: q.Ask, *, by: str | None = None) -> bytes:
         """What a hospital does with a request that the coordinator relays."""
         name = by or ask.silo
         keys = self.silos[name]
@@ -229,8 +230,8 @@ class Service(query_pb2_grpc.QueryServiceServicer):
                 expires_ms=now() + 600_000,
                 nonce=hashlib.sha256(f"{world.routed} {id(ticket_hash)}".encode()).digest(),
             )
-            routes.append(m.Route(SiloId(silo), 1, world.ticket(ticket)))
-        return codec.ROUTE_REPLY.to_wire(m.RouteReply(tuple(world.routes(routes))))
+            routes.append(q.Route(SiloId(silo), 1, world.ticket(ticket)))
+        return codec.ROUTE_REPLY.to_wire(q.RouteReply(tuple(world.routes(routes))))
 
     async def Ask(self, request: Any, context: Any) -> Any:
         ask = codec.ASK.from_wire(request)
@@ -238,7 +239,7 @@ class Service(query_pb2_grpc.QueryServiceServicer):
         if self.world.hiccups:
             self.world.hiccups -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "GOAWAY received")
-        return codec.ASK_REPLY.to_wire(m.AskReply(self.world.on_ask(ask)))
+        return codec.ASK_REPLY.to_wire(q.AskReply(self.world.on_ask(ask)))
 
 
 class Running:
@@ -283,7 +284,7 @@ class Refuse:
         self._world = world
         self._errors = list(errors)
 
-    def __call__(self, ask: m.Ask) -> bytes:
+    def __call__(self, ask: q.Ask) -> bytes:
         if self._errors:
             raise self._errors.pop(0)
         return self._world.answer(ask)

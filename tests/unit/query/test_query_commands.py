@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from query_world import LABELS, NAMES, Refuse, World, a_plan, features_of
 
 from feddrm.cli import invoke
-from feddrm.contract import messages as m
+from feddrm.contract import query_messages as q
 from feddrm.contract.chunks import blob_hash
 from feddrm.contract.errors import (
     BudgetError,
@@ -305,7 +305,7 @@ def test_another_hospitals_answer_is_refused(world: World, run: Run) -> None:
 def test_an_answer_to_another_row_is_refused(world: World, run: Run) -> None:
     kept: list[bytes] = []
 
-    def swap(ask: m.Ask) -> bytes:
+    def swap(ask: q.Ask) -> bytes:
         kept.append(world.answer(ask))
         return kept[0]
 
@@ -391,9 +391,9 @@ def test_asks_in_flight_are_kept_when_one_fails(world: World, run: Run) -> None:
 def test_what_was_answered_before_a_refusal_is_kept(
     world: World, run: Run, error: BudgetError | NotAuthorisedError, code: ExitCode
 ) -> None:
-    answered: list[m.Ask] = []
+    answered: list[q.Ask] = []
 
-    def second_says_no(ask: m.Ask) -> bytes:
+    def second_says_no(ask: q.Ask) -> bytes:
         answered.append(ask)
         if ask.silo == NAMES[1]:
             raise error

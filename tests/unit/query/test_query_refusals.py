@@ -8,7 +8,7 @@ import pytest
 from query_world import NAMES, World
 
 from feddrm.cli import invoke
-from feddrm.contract import messages as m
+from feddrm.contract import query_messages as q
 from feddrm.contract.errors import BudgetError, FeddrmError, UnreachableError
 from feddrm.query.cli import app
 from feddrm.transport.status import BusyError, SiloRefusedError, UnknownQuerierError
@@ -36,7 +36,7 @@ from feddrm.transport.status import BusyError, SiloRefusedError, UnknownQuerierE
 def test_who_refuses_is_named_and_who_can_act(
     world: World, capsys: pytest.CaptureFixture[str], error: FeddrmError, code: int, words: tuple[str, ...]
 ) -> None:
-    def refuse(_: m.Ask) -> bytes:
+    def refuse(_: q.Ask) -> bytes:
         raise error
 
     world.on_ask = refuse

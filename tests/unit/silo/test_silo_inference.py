@@ -13,7 +13,7 @@ from silo_harness import FEDERATION, NOW, Trial
 
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.identity import MemberKeys
-from feddrm.contract.messages import Answer, SealedQuery
+from feddrm.contract.query_messages import Answer, SealedQuery
 from feddrm.contract.seal import AskContext, PendingAnswer, open_answer, query_hash, seal_request
 from feddrm.contract.tickets import TICKET_LIFETIME_MS, Ticket, issue_ticket, ticket_hash
 from silo.answers import Answers

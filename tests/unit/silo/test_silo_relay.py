@@ -14,7 +14,7 @@ from test_silo_inference import RELEASE, Bench
 
 import silo.relay
 from feddrm.contract.errors import UnreachableError
-from feddrm.contract.messages import Answer, SealedQuery
+from feddrm.contract.query_messages import Answer, SealedQuery
 from feddrm.method.layout import initial_model, initial_personal, layout_of
 from silo.inference import REFUSED
 from silo.relay import Relay, Released
