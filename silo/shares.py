@@ -109,11 +109,14 @@ class Shares:
         usable = np.isfinite(embeddings).all(axis=1)
         embeddings[~usable] = 0.0
         own = self._own_logits(model, effect.personal, held, embeddings)
-        correct = (own.argmax(axis=1) == held.targets) & usable
         answering = answering_model(self._plan, self._layout, effect.state)
         _, shared = SharedHead.split(self._plan, self._layout, answering, self._plan.silos[self._silo])
-        told = own if shared is None else shared.mixed(own, embeddings)
-        answered = (told.argmax(axis=1) == held.targets) & usable
+        home, asked = (
+            (own, own)
+            if shared is None
+            else (shared.mixed(own, embeddings, part) for part in (shared.home, shared.asked))
+        )
+        correct, answered = ((said.argmax(axis=1) == held.targets) & usable for said in (home, asked))
         # As a querier would send it and the router would see it.
         grid = Grid.of(self._own, trunk_tensors(self._layout, model))
         seen = grid.decode(grid.encode(embeddings))

@@ -9,7 +9,8 @@ from feddrm.contract.errors import InputError
 from feddrm.contract.files import atomic_write
 from feddrm.contract.plan import Plan
 from feddrm.features import encode, read_table
-from feddrm.method.progress import shared_model
+from feddrm.method.progress import answering_model
+from feddrm.method.shared_head import SharedHead
 from silo.context import Work
 from silo.data import with_features
 from silo.database import NO_RESTORE
@@ -19,7 +20,7 @@ from silo.workshop import make_predictor, require_torch
 
 
 def predict(home: Home, me: str, file: Path) -> tuple[dict[str, object], list[tuple[int, str, float]]]:
-    """The silo's own newest model on a table; the target and patient columns may be absent.
+    """The silo's newest model on a table of its own patients; the target and patient columns may be absent.
 
     Args:
         me: this silo's name.
@@ -45,8 +46,9 @@ def predict(home: Home, me: str, file: Path) -> tuple[dict[str, object], list[tu
     plan = work.plan.at(me)
     require_torch(home.settings().torch_threads)
     dataset = with_features(home, plan, encode(read_table(file), plan.schema_, targets=False))
-    shared = shared_model(work.plan, work.layout, model)
-    predictor = make_predictor(plan, shared, personal[1], home.settings().torch_threads)
+    answering = answering_model(work.plan, work.layout, model)
+    common, shared = SharedHead.split(work.plan, work.layout, answering, me)
+    predictor = make_predictor(plan, common, personal[1], home.settings().torch_threads, shared)
     prediction = predictor.predict(dataset.features)
     classes = plan.schema_.target.classes
     rows = [

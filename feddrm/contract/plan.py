@@ -47,15 +47,19 @@ class Queries(Grown):
     coordinate of its embedding; to a second silo, besides the nearest, all of it, where that one's density ratio is
     more than `second_opinion` of the nearest one's and both answer the same question. 1 is never.
 
+    And what is answered: `shared_weight` is the part of a shared target head, where there is one, in answers to
+    queriers, `home_weight` that in what a hospital is told of its own patients.
+
     Few bits by default, since a wide embedding in full precision can be solved for the patient. Two bits cost the
     router of the demo 2.5 points, three bits one.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"second_opinion", "shared_weight"})
+    later: ClassVar[frozenset[str]] = frozenset({"second_opinion", "shared_weight", "home_weight"})
 
     embedding_bits: Annotated[int, Field(ge=1, le=16)] = 2
     second_opinion: Annotated[float, Field(gt=0, le=1)] = 1.0
-    shared_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
+    shared_weight: Annotated[float, Field(ge=0, le=1)] = 0.7
+    home_weight: Annotated[float, Field(ge=0, le=1)] = 0.3
 
 
 class SecureAggregation(Document):
@@ -116,8 +120,6 @@ class Plan(Grown):
                 'smaller images, or model.kind "frozen", whose queries carry what was extracted'
             )
         _in_section("model.personal", lambda: self.personal)
-        if self.queries.shared_weight != Queries().shared_weight and not self.shared_classes:
-            raise ValueError("queries.shared_weight: there is no shared target head (routing_fit.shared_target)")
         if self.training.head_steps and not 0 < len(self.personal) < len(self.tensors):
             raise ValueError("training.head_steps: needs personal tensors and shared ones (model.personal)")
         if self.parameters > MAXIMUM_PARAMETERS:
@@ -154,6 +156,9 @@ class Plan(Grown):
             ValueError: names the key.
         """
         fit, evaluation = self.routing_fit, self.evaluation
+        for key in ("shared_weight", "home_weight"):
+            if getattr(self.queries, key) != getattr(Queries(), key) and not self.shared_classes:
+                raise ValueError(f"queries.{key}: there is no shared target head (routing_fit.shared_target)")
         for silo in self.own_targets or {}:
             _in_section(f"own_targets.{silo}", functools.partial(self._check_own, silo))
         later = (fit.sums if fit else 0) + (evaluation.attempts if evaluation else 0)

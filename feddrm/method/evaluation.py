@@ -89,7 +89,7 @@ def contribution(patients: Sequence[bytes], correct: Flags, routed: Flags, answe
 
     Args:
         patients: of each held-out record.
-        correct: bool[n], whether the silo's own model is right, which answers for its own patients.
+        correct: bool[n], whether what this silo says of its own patient is right.
         routed: bool[n], whether the record, as a querier would send it, is routed to this silo.
         answered: bool[n], whether what this silo would tell a querier is right.
 

@@ -145,7 +145,8 @@ class Prediction:
 
 
 class Predictor:
-    """A silo's own model: the shared trunk with the silo's personal target head, for inference only.
+    """What a silo answers with: the shared trunk with the silo's personal target head, and the head of all silos if
+    there is one; for inference only.
 
     Args:
         plan: of the job, as the silo computes by it.
@@ -167,30 +168,31 @@ class Predictor:
             load(self._trunk, layout.split(to_float(model), "shared"))
 
     def predict(self, features: npt.NDArray[np.float32]) -> Prediction:
-        """What the silo's own model says of features float32[n, d].
+        """What is said of the silo's own patients, features float32[n, d].
 
         Raises:
-            MalformedError: the features are not finite float32[n, d].
+            MalformedError: the features are not finite float32[n, d], or what the models make of them is not.
         """
-        batches = _batches(features, self._width)
-        with torch.inference_mode():
-            parts = [functional.softmax(self._module(batch)[0], dim=1).numpy() for batch in batches]
-        probabilities = np.concatenate(parts)
-        return Prediction(probabilities.argmax(axis=1).astype(np.int64), probabilities)
+        return self._say(features, None if self._shared is None else self._shared.home)
 
     def answer(self, features: npt.NDArray[np.float32]) -> Prediction:
-        """What a querier is told of features float32[n, d]: together with the head of all silos, if there is one.
+        """What a querier is told of features float32[n, d].
 
         Raises:
-            MalformedError: the features are not finite float32[n, d], or what the models make of them is not finite.
+            MalformedError: the features are not finite float32[n, d], or what the models make of them is not.
         """
-        if self._shared is None:
-            return self.predict(features)
+        return self._say(features, None if self._shared is None else self._shared.asked)
+
+    def _say(self, features: npt.NDArray[np.float32], part: float | None) -> Prediction:
         batches = _batches(features, self._width)
         with torch.inference_mode():
-            own = np.concatenate([self._module(batch)[0].numpy() for batch in batches])
-            embeddings = np.concatenate([self._trunk.embed(batch).numpy() for batch in batches])
-        probabilities = self._shared.mixed(own, embeddings)
+            if self._shared is None or part is None:
+                parts = [functional.softmax(self._module(batch)[0], dim=1).numpy() for batch in batches]
+                probabilities = np.concatenate(parts)
+            else:
+                own = np.concatenate([self._module(batch)[0].numpy() for batch in batches])
+                embeddings = np.concatenate([self._trunk.embed(batch).numpy() for batch in batches])
+                probabilities = self._shared.mixed(own, embeddings, part)
         return Prediction(probabilities.argmax(axis=1).astype(np.int64), probabilities)
 
 

@@ -156,16 +156,16 @@ def shared_model(plan: Plan, layout: Layout, state: Model) -> Model:
 
 
 def answering_model(plan: Plan, layout: Layout, state: Model) -> Model:
-    """What a silo answers queries with, besides its personal vector: the shared model, and after it, where the routing
-    fit made one, the target head of all silos (feddrm.method.shared_head), int64[shared_size + C (d + 1)].
+    """What a silo answers with, besides its personal vector: the shared model, and after it, once the routing fit has
+    made one, the target head of all silos (feddrm.method.shared_head), int64[shared_size + C (d + 1)].
 
     Raises:
         MalformedError: the state is not of this plan.
     """
-    model = shared_model(plan, layout, state)
-    if not plan.shared_classes:
+    model, parts = shared_model(plan, layout, state), Parts.of(plan, layout, state)
+    if not plan.shared_classes or not sums_applied(parts):
         return model
-    weight, bias = routing_fit.target_head(fit_terms(plan), Parts.of(plan, layout, state).fit)
+    weight, bias = routing_fit.target_head(fit_terms(plan), parts.fit)
     return np.concatenate([model, np.column_stack([weight, bias]).reshape(-1)])
 
 

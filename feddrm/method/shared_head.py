@@ -1,8 +1,9 @@
 """The target head of all silos at one of them: how its answers and those of the silo's own model make one (numpy only).
 
-A routed query is answered with the mean of two distributions over classes: the silo's own model knows what is special
-about its patients, the head of all silos was fitted on many more of them and is right where the route is not. Every
-record is answered by itself, in integers, so that the evaluation counts exactly what queriers are told.
+Answers are means of two distributions over classes: the silo's own model knows what is special about its patients, the
+head of all silos was fitted on many more of them and is right where the route is not, so that it weighs more in answers
+to queriers than in those about the silo's own patients. Every record is answered by itself, in integers, so that the
+evaluation counts exactly what is answered.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ class SharedHead:
     Args:
         weight: float64[C, d].
         bias: float64[C].
-        part: what it has in an answer, 0 to 1.
+        asked: its part in an answer to a querier, 0 to 1.
+        home: its part in an answer about the silo's own patient.
     """
 
     weight: npt.NDArray[np.float64] = field(repr=False)
     bias: npt.NDArray[np.float64] = field(repr=False)
-    part: float
+    asked: float
+    home: float
 
     @classmethod
     def split(cls, plan: Plan, layout: Layout, model: Model, silo: str) -> tuple[Model, Self | None]:
@@ -54,15 +57,20 @@ class SharedHead:
             MalformedError: the vector has another length, or an entry is out of range.
         """
         classes, width = plan.shared_classes, embedding_width(plan)
+        if model.shape == (layout.shared_size,):
+            # Of a plan without one, or before the first sum of the routing fit.
+            return model, None
         if model.shape != (layout.shared_size + classes * (width + 1),):
             raise MalformedError("This is not what the plan's silos answer with.")
         shared, rest = np.split(model, [layout.shared_size])
-        if not classes or silo in (plan.own_targets or {}):
+        if silo in (plan.own_targets or {}):
             return shared, None
         if int(np.abs(rest).max()) > MODEL_LIMIT:
             raise MalformedError("The shared target head has an entry out of range.")
         rows = np.ldexp(rest.reshape(classes, width + 1).astype(np.float64), -MODEL_FRACTION_BITS)
-        return shared, cls(rows[:, :-1].copy(), rows[:, -1].copy(), plan.queries.shared_weight)
+        return shared, cls(
+            rows[:, :-1].copy(), rows[:, -1].copy(), plan.queries.shared_weight, plan.queries.home_weight
+        )
 
     def logits(self, embeddings: Floats) -> npt.NDArray[np.float64]:
         """W [g, 1] / ||[g, 1]||, float64[n, C], of embeddings [n, d] of the *shared* trunk, each row by itself.
@@ -75,12 +83,13 @@ class SharedHead:
             norms += column * column
         return linear_logits(self.weight, self.bias, embeddings) / np.sqrt(norms)[:, None]
 
-    def mixed(self, own: Floats, embeddings: Floats) -> npt.NDArray[np.float32]:
+    def mixed(self, own: Floats, embeddings: Floats, part: float) -> npt.NDArray[np.float32]:
         """What the silo answers, float32[n, C], each row by itself.
 
         Args:
             own: logits [n, C] of the silo's own model.
             embeddings: [n, d] of the shared trunk.
+            part: of this head in the answer: `asked` or `home`.
 
         Raises:
             MalformedError: the shapes do not fit, or a number is not finite.
@@ -89,8 +98,8 @@ class SharedHead:
         mine = probabilities(own)
         if mine.shape != shared.shape:
             raise MalformedError("The silo's own model and the shared head answer another question.")
-        part = round(self.part * (1 << _WEIGHT_BITS))
-        both = part * shared + ((1 << _WEIGHT_BITS) - part) * mine
+        weight = round(part * (1 << _WEIGHT_BITS))
+        both = weight * shared + ((1 << _WEIGHT_BITS) - weight) * mine
         return (both / (1 << (P_BITS + _WEIGHT_BITS))).astype(np.float32)
 
 

@@ -14,6 +14,7 @@ from test_own_targets import EVALUATION, FIT, HEAD, STAGE
 
 from feddrm.contract.announce import parameters
 from feddrm.contract.charge import charge, round_event
+from feddrm.contract.errors import MalformedError
 from feddrm.contract.plan import Plan
 from feddrm.contract.schedule import STAGE_EVALUATE, STAGE_ROUTING
 from feddrm.features import Dataset
@@ -112,12 +113,13 @@ def test_a_linear_model_may_have_a_shared_head_of_its_features() -> None:
 
 
 def test_unsound_plans_are_refused() -> None:
-    with pytest.raises(ValidationError, match=r"queries\.shared_weight: there is no shared target head"):
-        with_queries(Plan.model_validate(plan_document(routing_fit=FIT)), shared_weight=0.3)
-    assert with_queries(plan_of(), shared_weight=0.3).queries.shared_weight == 0.3
-    for weight in (-0.1, 1.1):
-        with pytest.raises(ValidationError, match="shared_weight"):
-            with_queries(plan_of(), shared_weight=weight)
+    for key in ("shared_weight", "home_weight"):
+        with pytest.raises(ValidationError, match=rf"queries\.{key}: there is no shared target head"):
+            with_queries(Plan.model_validate(plan_document(routing_fit=FIT)), **{key: 0.1})
+        for weight in (-0.1, 1.1):
+            with pytest.raises(ValidationError, match=key):
+                with_queries(plan_of(), **{key: weight})
+    assert (plan_of().queries.shared_weight, plan_of().queries.home_weight) == (0.7, 0.3)
     # K + C rows within the ring, at the last number of patients and one above it.
     event = round_event(plan_of(), STAGE_ROUTING)
     assert isinstance(event, DistributedDiscreteGaussian)
@@ -197,31 +199,32 @@ def softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return odds / odds.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("part", [0.0, 0.3, 0.5, 1.0])
-def test_an_answer_is_the_mean_of_both_distributions(part: float) -> None:
-    plan = with_queries(plan_of(), shared_weight=part)
+@pytest.mark.parametrize(("asked", "home"), [(0.0, 1.0), (0.3, 0.5), (0.7, 0.0)])
+def test_an_answer_is_the_mean_of_both_distributions(asked: float, home: float) -> None:
+    plan = with_queries(plan_of(), shared_weight=asked, home_weight=home)
     state = fitted(plan)
     model, shared = answering(plan, state, "beta")
     assert shared is not None
     assert (model == shared_model(plan, layout_of(plan), state)).all()
     personal = initial_personal(layout_of(plan), HASH) * 40
     predictor, features = Predictor(plan, model, personal, shared), records().features
+    own = Predictor(plan, model, personal).predict(features).probabilities
     tensors = layout_of(plan).split(model / ONE)
     hidden = np.maximum(features @ tensors["trunk.0.weight"].T + tensors["trunk.0.bias"], 0)
     normalised = np.column_stack([hidden, np.ones(len(hidden))])
     normalised /= np.linalg.norm(normalised, axis=1, keepdims=True)
     terms = fit_terms(plan)
     rows = Parts.of(plan, layout_of(plan), state).fit[1 : 1 + terms.words].reshape(6, -1)[4:] / ONE
-    expected = (1 - part) * predictor.predict(features).probabilities + part * softmax(normalised @ rows.T)
-    found = predictor.answer(features)
-    assert found.probabilities.dtype == np.float32
-    assert np.abs(found.probabilities - expected).max() < 1e-4
-    assert (found.classes == found.probabilities.argmax(axis=1)).all()
+    for part, found in ((asked, predictor.answer(features)), (home, predictor.predict(features))):
+        expected = (1 - part) * own + part * softmax(normalised @ rows.T)
+        assert found.probabilities.dtype == np.float32
+        assert np.abs(found.probabilities - expected).max() < 1e-4
+        assert (found.classes == found.probabilities.argmax(axis=1)).all()
     # The same for each alone, to the last bit.
-    head = SharedHead(shared.weight, shared.bias, part)
-    own = np.random.default_rng(0).normal(size=(len(hidden), 2)) * 5
-    mixed = head.mixed(own, hidden)
-    assert all((head.mixed(own[i : i + 1], hidden[i : i + 1]) == mixed[i]).all() for i in range(len(hidden)))
+    logits = np.random.default_rng(0).normal(size=(len(hidden), 2)) * 5
+    mixed = shared.mixed(logits, hidden, asked)
+    alone = [shared.mixed(logits[i : i + 1], hidden[i : i + 1], asked)[0] for i in range(len(hidden))]
+    assert (np.stack(alone) == mixed).all()
 
 
 def test_without_a_shared_head_or_with_classes_of_its_own_a_silo_answers_alone() -> None:
@@ -244,18 +247,24 @@ def test_a_silo_with_a_trunk_of_its_own_mixes_in_what_the_shared_trunk_says() ->
     layout, draw = layout_of(plan), np.random.default_rng(3)
     own = from_float(draw.normal(size=sum(tensor.size for tensor in layout.own)))
     features = records().features
-    told = Predictor(plan, model, own, SharedHead(shared.weight, shared.bias, 1.0)).answer(features).probabilities
-    plain = Predictor(plan, model, initial_personal(layout, HASH), SharedHead(shared.weight, shared.bias, 1.0))
-    assert (told == plain.answer(features).probabilities).all()
+    whole = SharedHead(shared.weight, shared.bias, 1.0, 0.0)
+    told = Predictor(plan, model, own, whole)
+    plain = Predictor(plan, model, initial_personal(layout, HASH), whole)
+    assert (told.answer(features).probabilities == plain.answer(features).probabilities).all()
+    assert (told.predict(features).probabilities != plain.predict(features).probabilities).any()
 
 
 def test_the_evaluation_counts_what_own_patients_and_queriers_are_told() -> None:
-    plan = with_queries(plan_of(evaluation=EVALUATION), shared_weight=1.0)
+    plan = with_queries(plan_of(evaluation=EVALUATION), shared_weight=0.9, home_weight=0.4)
     state, held = fitted(plan, seed=4), records(200)
     model, shared = answering(plan, state, "beta")
     assert held.targets is not None
     predictor = Predictor(plan, model, initial_personal(layout_of(plan), HASH), shared)
     own = predictor.predict(held.features).classes == held.targets
+    mine = (
+        Predictor(plan, model, initial_personal(layout_of(plan), HASH)).predict(held.features).classes == held.targets
+    )
+    assert (own != mine).any()
     told = predictor.answer(held.features).classes == held.targets
     assert (own != told).any()
     count, right, routed, both = (int(entry) / (1 << 16) for entry in noiseless(plan, 1, held, state, held))
@@ -271,13 +280,16 @@ def test_what_is_answered_with_is_checked_before_it_is_taken_apart() -> None:
     layout = layout_of(plan)
     vector = answering_model(plan, layout, fitted(plan))
     assert vector.shape == (layout.shared_size + 2 * 4,)
-    for wrong in (vector[:-1], initial_model(layout, HASH), np.append(vector[:-1], 1 << 60)):
-        with pytest.raises(Exception, match=r"silos answer with|out of range"):
+    first = initial_state(plan, layout, HASH)
+    assert (answering_model(plan, layout, first) == initial_model(layout, HASH)).all()
+    assert answering(plan, first, "beta")[1] is None
+    for wrong in (vector[:-1], vector[: layout.shared_size - 1], np.append(vector[:-1], 1 << 60)):
+        with pytest.raises(MalformedError, match=r"silos answer with|out of range"):
             SharedHead.split(plan, layout, wrong, "beta")
-    head = SharedHead(np.zeros((2, 3)), np.zeros(2), 0.5)
-    with pytest.raises(Exception, match="another question"):
-        head.mixed(np.zeros((1, 3)), np.zeros((1, 3)))
-    with pytest.raises(Exception, match="not finite"):
-        head.mixed(np.array([[np.nan, 0.0]]), np.zeros((1, 3)))
-    assert head.mixed(np.zeros((0, 2)), np.zeros((0, 3))).shape == (0, 2)
+    head = SharedHead(np.zeros((2, 3)), np.zeros(2), 0.5, 0.5)
+    with pytest.raises(MalformedError, match="another question"):
+        head.mixed(np.zeros((1, 3)), np.zeros((1, 3)), 0.5)
+    with pytest.raises(MalformedError, match="not finite"):
+        head.mixed(np.array([[np.nan, 0.0]]), np.zeros((1, 3)), 0.5)
+    assert head.mixed(np.zeros((0, 2)), np.zeros((0, 3)), 0.5).shape == (0, 2)
     assert Trial.make(routing_fit=SHARED).plan.shared_classes == 2
