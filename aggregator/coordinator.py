@@ -102,6 +102,15 @@ class Coordinator:
         due = session.step == Step.MASKED and session.expects(silo)
         return session.announcement.vector_size if due else None
 
+    def stays_open(self, event: FromSilo, now_ms: int) -> bool:
+        """Whether an event is a frame of the step at hand that leaves it open: others are waited for."""
+        if self.job is None or not isinstance(self.job.phase, Running) or not isinstance(event.event, SiloFrame):
+            return False
+        session = self.job.phase.session
+        if event.event.frame.step != session.step or now_ms >= session.deadline_ms or not session.expects(event.silo):
+            return False
+        return bool(session.awaited(self._room(Stamp(0, b"")).connected) - {event.silo})
+
     def admit(self, event: Event, now_ms: int) -> None:
         """Refuse an operator's order that cannot be carried out; events of silos always pass.
 

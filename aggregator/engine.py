@@ -9,7 +9,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 import numpy as np
@@ -58,6 +58,16 @@ _LONGEST_WITHOUT_CHECKPOINT: Final = 1000
 _UNANSWERED: Final = (FromSilo, Detached, Restarted, Ticked)
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An event that was acted on and is not in the log yet, and what is to be carried out once it is."""
+
+    stamp: Stamp
+    kind: str
+    body: bytes = field(repr=False)
+    effects: tuple[Effect, ...]
+
+
 class StoppedError(FeddrmError):
     """The coordinator's process must be started again."""
 
@@ -76,6 +86,7 @@ class Engine:
         self._events = 0
         self._bytes = 0
         self._sequence = 0
+        self._held: list[_Held] = []
         self.serving: Serving | None = None
         self._noise: StoredNoise | None = None
         self.failed = False
@@ -129,6 +140,32 @@ class Engine:
             engine._serve(engine.coordinator.releases.current)
         return engine
 
+    def absorb(self, event: Event) -> bool:
+        """Take a frame that leaves its step open, in memory only; False for any other event, which `submit` takes.
+
+        Nobody is told anything of it, so it need not be on disk before the next event that is: they are logged by one
+        write. A kill in between makes it a message that never came, and silos repeat what was not answered. It costs no
+        write and no large computation, so that it may be called where nothing may block.
+
+        Raises:
+            StoppedError: as `submit`.
+        """
+        now = self._clock()
+        if not isinstance(event, FromSilo) or self._uploaded(event) or not self.coordinator.stays_open(event, now):
+            return False
+        self._refuse_failed()
+        stamp = Stamp(now, self._entropy(32))
+        kind, body = eventlog.encode(event)
+        self.failed = True
+        self._held.append(_Held(stamp, kind, body, self.coordinator.handle(event, stamp)))
+        self.failed = False
+        return True
+
+    @property
+    def owing(self) -> bool:
+        """Whether what was absorbed led to something that is to be carried out: `submit_all` of nothing does."""
+        return any(held.effects for held in self._held)
+
     def submit(self, event: Event) -> tuple[Send, ...]:
         """Make an event durable, act on it, and return what is to be sent.
 
@@ -148,13 +185,13 @@ class Engine:
         Raises:
             FeddrmError: as `submit`. So an order of an operator, which may be refused, must come alone.
         """
-        if self.failed:
-            raise StoppedError("The coordinator stopped after an internal error; its log has the detail.")
+        self._refuse_failed()
         now = self._clock()
         for event in events:
             self.coordinator.admit(event, now)
         stamps = [Stamp(now, self._entropy(32)) for _ in events]
-        entries = [(stamp, *eventlog.encode(event)) for stamp, event in zip(stamps, events, strict=True)]
+        entries = [(held.stamp, held.kind, held.body) for held in self._held]
+        entries += [(stamp, *eventlog.encode(event)) for stamp, event in zip(stamps, events, strict=True)]
         answered = not all(isinstance(event, _UNANSWERED) for event in events)
         numbers = self.store.append(entries, synced=answered)
         self._bytes += sum(len(body) for _, _, body in entries)
@@ -163,7 +200,10 @@ class Engine:
         self.failed = True
         sends: list[Send] = []
         lines: list[Line] = []
-        for sequence, stamp, event in zip(numbers, stamps, events, strict=True):
+        absorbed, self._held = self._held, []
+        for sequence, held in zip(numbers, absorbed, strict=False):
+            sends += self._carry_out(sequence, held.stamp, held.effects, lines)
+        for sequence, stamp, event in zip(numbers[len(absorbed) :], stamps, events, strict=True):
             effects = self.coordinator.handle(self._attach(event), stamp)
             sends += self._carry_out(sequence, stamp, effects, lines)
         self.store.settle(self._sequence, lines, synced=bool(sends))
@@ -186,14 +226,25 @@ class Engine:
         room = Room(Stamp(self._clock(), b""), self.coordinator.signer, self.coordinator.presences)
         return replace(status_of(self.coordinator, room, capacity), noise=self._noise_found(LOOK_BYTES))
 
+    def _refuse_failed(self) -> None:
+        if self.failed:
+            raise StoppedError("The coordinator stopped after an internal error; its log has the detail.")
+
+    @staticmethod
+    def _uploaded(event: FromSilo) -> bool:
+        """Whether an event is a masked input whose bytes were uploaded before."""
+        return (
+            isinstance(event.event, SiloFrame)
+            and event.event.frame.step == Step.MASKED
+            and not event.event.frame.attachment
+        )
+
     def _attach(self, event: Event) -> Event:
         """Give a masked input the bytes that its sender uploaded before, unless they came with it. One without either
         stays as it is, and the session rejects it by its hash."""
-        if not isinstance(event, FromSilo) or not isinstance(event.event, SiloFrame):
+        if not isinstance(event, FromSilo) or not isinstance(event.event, SiloFrame) or not self._uploaded(event):
             return event
         frame = event.event.frame
-        if frame.step != Step.MASKED or frame.attachment:
-            return event
         try:
             data = self.store.uploads.get(event.silo, Masked.decode(frame.body).vector)
         except (WireError, InputError):

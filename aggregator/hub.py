@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
@@ -95,6 +96,8 @@ class Hub:
         # Chunks of several silos are written side by side, and beside what the engine does.
         self._files = ThreadPoolExecutor(max_workers=_FILE_WORKERS, thread_name_prefix="files")
         self._order = asyncio.Lock()
+        # Held by whichever thread uses the engine.
+        self._using = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._draining = False
         self._streams: dict[str, Stream] = {}
@@ -127,7 +130,11 @@ class Hub:
 
     async def run(self, work: Callable[[Engine], T]) -> T:
         """Run something on the engine in its thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, work, self._engine)
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._alone, work)
+
+    def _alone(self, work: Callable[[Engine], T]) -> T:
+        with self._using:
+            return work(self._engine)
 
     async def file(self, work: Callable[[], T]) -> T:
         """Run something that reads or writes files, but not the engine's state, in a thread."""
@@ -140,6 +147,23 @@ class Hub:
             FeddrmError: an operator's order is refused.
         """
         await self._enqueue(event)
+
+    def _absorb(self, event: Event) -> bool:
+        """Hand over a frame that leads to nothing yet, without a change of threads, if the engine is idle."""
+        if self._draining or self._waiting or not self._using.acquire(blocking=False):
+            return False
+        try:
+            absorbed = self._engine.absorb(event)
+            owing = absorbed and self._engine.owing
+        except Exception:
+            if self._engine.failed:
+                self.failed.set()
+            raise
+        finally:
+            self._using.release()
+        if owing:
+            self._spawn(self._deliver(lambda engine: engine.submit_all(())))
+        return absorbed
 
     def _enqueue(self, event: Event) -> asyncio.Future[None]:
         waiting = _Waiting(event, asyncio.get_running_loop().create_future())
@@ -246,8 +270,10 @@ class Hub:
                 stream.close(problem)
 
         async def enter(event: SiloEvent) -> None:
-            await room.acquire()
-            self._enqueue(FromSilo(silo, event)).add_done_callback(settled)
+            heard = FromSilo(silo, event)
+            if not self._absorb(heard):
+                await room.acquire()
+                self._enqueue(heard).add_done_callback(settled)
 
         await enter(first)
         async for event in events:

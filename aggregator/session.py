@@ -105,6 +105,17 @@ class Session:
         """Who is waited for, in cohort order."""
         return tuple(name for name in self.announcement.cohort if self.expects(name))
 
+    def awaited(self, connected: Collection[str]) -> set[str]:
+        """Whose frame keeps the step open, whoever else's comes first."""
+        return self._pending(connected, ready=True)
+
+    def _pending(self, connected: Collection[str], *, ready: bool) -> set[str]:
+        pending = {name for name in self.state.missing if name not in self.gone}
+        if ready and self.step == Step.UNMASK:
+            # Any t shares will do, and who vanished after R4 stays in the sum: no reason to wait for it.
+            pending &= set(connected)
+        return pending
+
     def receive(self, silo: str, frame: Frame) -> str:
         """Take a frame of the current step; returns a sentence for the journal when it is not counted.
 
@@ -190,11 +201,7 @@ class Session:
         """
         sent: dict[str, None] = {}
         while True:
-            pending = {name for name in self.state.missing if name not in self.gone}
-            if self.state.ready and self.step == Step.UNMASK:
-                # Any t shares will do, and who vanished after R4 stays in the sum: no reason to wait for it.
-                pending &= set(connected)
-            if pending and now_ms < self.deadline_ms:
+            if self._pending(connected, ready=self.state.ready) and now_ms < self.deadline_ms:
                 return tuple(sent), None
             if not self.state.ready:
                 absent = ", ".join(sorted(self.state.missing))

@@ -100,7 +100,11 @@ class FederationWorld:
     # Streams.
 
     def submit(self, event: Event) -> None:
-        self.relay(self.engine.submit(event))
+        # As aggregator.hub does.
+        if not self.engine.absorb(event):
+            self.relay(self.engine.submit(event))
+        elif self.engine.owing:
+            self.relay(self.engine.submit_all(()))
 
     def relay(self, sends: tuple[Send, ...]) -> None:
         for send in sends:

@@ -538,7 +538,13 @@ class World:
                 for chunk in iter_chunks(event.data):
                     self.engine.store.uploads.add(name, chunk, size)
             return
-        self.submit(FromSilo(name, event))
+        heard = FromSilo(name, event)
+        # As aggregator.hub does.
+        if not self.engine.absorb(heard):
+            self.submit(heard)
+        elif self.engine.owing:
+            for send in self.engine.submit_all(()):
+                self._send(send)
 
     def run(self, until: Callable[[], bool] = lambda: False, limit: int = 5000) -> None:
         for _ in range(limit):

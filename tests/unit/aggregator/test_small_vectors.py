@@ -13,11 +13,12 @@ from secagg.hashing import blob_hash
 from secagg.wire import Step
 
 
-def test_what_came_with_a_frame_survives_a_kill(world: World) -> None:
+def test_what_came_with_a_logged_frame_survives_a_kill(world: World) -> None:
     send_along(world)
     world.run(lambda: world.phase == "Running" and world.job.phase.session.step == Step.MASKED)
     world.run(lambda: len(world.job.phase.session.state.missing) == 2)
     held = world.job.phase.session.state.missing
+    world.engine.submit_all(())
     world.restart_coordinator()
     assert world.job.phase.session.state.missing == held
     assert not list((world.directory / "uploads").rglob("*.*"))
