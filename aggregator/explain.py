@@ -98,6 +98,7 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         f"{stated(cost.epsilon_alone)}.",
         *_shares(plan),
         *_required(plan),
+        *_shared_target(plan),
         *_own_targets(plan),
         f"A round needs {quorum} of {count} silos: {_absent(absent)}.",
         f"A sum stays secret from the coordinator together with {sums.colluders} dishonest "
@@ -186,6 +187,16 @@ def _required(plan: Plan) -> tuple[str, ...]:
         return ()
     often = "once" if plan.evaluation.attempts == 1 else "twice"
     return (f"Without the evaluation, which is tried {often} at most, there is no release (evaluation.required).",)
+
+
+def _shared_target(plan: Plan) -> tuple[str, ...]:
+    if not plan.shared_classes:
+        return ()
+    return (
+        "The routing fit makes one target head for all silos, too, in the same sums: silos and coordinator hold it. It"
+        f" has {plan.queries.shared_weight:g} of an answer to a querier and {plan.queries.home_weight:g} of one about a"
+        " silo's own patient; the silo's own model has the rest.",
+    )
 
 
 def _own_targets(plan: Plan) -> tuple[str, ...]:

@@ -158,8 +158,9 @@ models = []
 smallest_cohort = 3
 # At least this many other hospitals may conspire with the coordinator without seeing this one's update:
 colluders = 1
-# What a plan may do beyond training, charged to the same budget. Fit the routing head by sums of many hospitals, with
-# the noise in shares (should secure aggregation fail, job_epsilon_alone is what counts):
+# What a plan may do beyond training, charged to the same budget. Fit the routing head by sums of many hospitals, and
+# one target head for all of them if the plan says so, with the noise in shares (should secure aggregation fail,
+# job_epsilon_alone is what counts):
 routing_fit = false
 # Tune this hospital's own model on its own records; the result stays here:
 personal_head = false

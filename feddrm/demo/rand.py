@@ -132,6 +132,8 @@ def plan_document(federation: str, roster_version: int, silos: tuple[str, ...] =
             "step_size": 16.0,
             "momentum": 0.9,
             "average_from": 11,
+            "clip_norm": 0.5,
+            "shared_target": True,
             "largest_silo": 100_000,
             "public_sizes": {name: PUBLIC_SIZE[name] for name in silos},
         },

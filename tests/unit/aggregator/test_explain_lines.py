@@ -6,6 +6,8 @@ import pytest
 from coordinator_harness import make_plan
 
 from aggregator.explain import explain
+from feddrm.contract.plan import Plan
+from feddrm.demo import rand
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,12 @@ def test_a_model_too_large_for_its_step_is_warned_of(
     assert needed < meaning.figures["upload_line_mbit"] < 1.2 * needed
     if warned:
         assert f"step_seconds = {step_seconds:g}" in found[0]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_target_head_of_all_silos_is_spelt_out(shared: bool) -> None:
+    document = rand.plan_document("rand", 1)
+    document["routing_fit"]["shared_target"] = shared
+    text = explain(Plan.model_validate(document), None).text()
+    assert ("makes one target head for all silos" in text) is shared
+    assert ("0.7 of an answer to a querier and 0.3 of one about a silo's own patient" in text) is shared

@@ -75,8 +75,8 @@ def test_the_noise_in_shares_counts_the_smallest_sum_less_the_colluders() -> Non
     assert isinstance(event, DistributedDiscreteGaussian)
     # Six silos, threshold 5, one colluder.
     assert event.shares == 4
-    assert event.dimension == plan.fit_entries == 6 * 17
-    assert event.sensitivity == fit_sensitivity(6 * 17, 16) == fit_terms(plan).sensitivity
+    assert event.dimension == plan.fit_entries == (6 + 2) * 17
+    assert event.sensitivity == fit_sensitivity(8 * 17, 16, 0.5) == fit_terms(plan).sensitivity
     assert isinstance(round_event(plan_of(routing_fit={"noise": "local"}), STAGE_ROUTING), LocalDiscreteGaussian)
     assert evaluation.SENSITIVITY == stages.EVALUATION_SENSITIVITY
     assert (evaluation.WORDS, evaluation.FRACTION_BITS) == (stages.EVALUATION_WORDS, stages.EVALUATION_FRACTION_BITS)

@@ -48,6 +48,14 @@ def test_a_card_states_cost_stages_and_figures() -> None:
     assert all(0 < deviation < 0.1 for deviation in deviations.values())
 
 
+def test_a_card_says_whether_hospitals_answer_together() -> None:
+    fit = rand.plan_document("rand", 1)["routing_fit"]
+    for shared in (False, True):
+        card = " ".join(render_card(released(routing_fit={**fit, "shared_target": shared})).split())
+        assert ("together with a target head of all" in card) is shared
+        assert ("0.7 of every answer to a querier, 0.3 of one about a hospital's own patient." in card) is shared
+
+
 def test_a_card_does_not_make_up_what_is_not_known() -> None:
     few = released(Counts(silos=6, total=(5 << 16, 4 << 16, 3 << 16, 2 << 16)))
     assert figures_of(few.plan.plan, few.statement.evaluation) == ()
