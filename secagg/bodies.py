@@ -44,7 +44,7 @@ class Keys:
         """Read signed bytes. Raises WireError."""
         reader = Reader(body)
         announcement, sender = reader.fixed(HASH_SIZE), reader.name()
-        transport = tuple(key for (key,) in reader.rows(_count(reader), HASH_SIZE, 1))
+        transport = tuple(key for (key,) in reader.rows(_count(reader), HASH_SIZE))
         mask, seed, proof = (reader.fixed(HASH_SIZE) for _ in range(3))
         reader.end()
         return cls(announcement, sender, transport, mask, seed, proof)
@@ -86,7 +86,7 @@ class Shares:
         """Read signed bytes. Raises WireError."""
         reader = Reader(body)
         session, sender, tag_secret = reader.fixed(HASH_SIZE), reader.name(), reader.fixed(HASH_SIZE)
-        dealt = tuple(Dealt(*row) for row in reader.rows(_count(reader), HASH_SIZE, 3))
+        dealt = tuple(Dealt(*row) for row in reader.rows(_count(reader), HASH_SIZE, HASH_SIZE, HASH_SIZE))
         reader.end()
         return cls(session, sender, tag_secret, dealt)
 
@@ -169,7 +169,7 @@ class Unmask:
         reader = Reader(body)
         session, sender, agreement = reader.fixed(HASH_SIZE), reader.name(), reader.fixed(HASH_SIZE)
         count = _count(reader)
-        openings = tuple(Opening(reader.fixed(SHARE_SIZE), reader.fixed(SALT_SIZE)) for _ in range(count))
+        openings = tuple(Opening(share, salt) for share, salt in reader.rows(count, SHARE_SIZE, SALT_SIZE))
         reader.end()
         return cls(session, sender, agreement, openings)
 

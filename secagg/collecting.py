@@ -42,10 +42,11 @@ class Collecting(Generic[B]):
     """
 
     step: Step
-    __slots__ = ("_closed", "_context", "_digests", "_found", "expected", "outgoing", "session")
+    __slots__ = ("_closed", "_context", "_digests", "_found", "_members", "expected", "outgoing", "session")
 
     def __init__(self, context: ServerContext, session: bytes, expected: tuple[str, ...], outgoing: Outgoing) -> None:
         self._context = context
+        self._members = {name: context.keys[name] for name in expected}
         self._found: dict[str, Signed[B]] = {}
         self._digests: dict[str, bytes] = {}
         self._closed = False
@@ -76,9 +77,8 @@ class Collecting(Generic[B]):
         """
         if self._closed:
             raise Rejected(frame.sender, f"{self.step.name} came after the step was closed")
-        keys = {name: self._context.keys[name] for name in self.expected}
         try:
-            signed = read(frame, self.step, keys, self.session, self._decode)
+            signed = read(frame, self.step, self._members, self.session, self._decode)
             attachment = blob_hash(frame.attachment)
             earlier = self._found.get(frame.sender)
             if earlier is not None:

@@ -33,9 +33,10 @@ COLUMNS: Final = 8
 SHORT_BITS: Final = 14
 _LIMB_BITS: Final = 24
 # OpenBLAS starts threads for products beyond 2^18 multiplications: slower here, and not ours to take from training.
-_BLOCKS: Final = 16
+_BLOCKS: Final = 32
 _THIRD: Final = 19
-_TERMS: Final = 1 << 11
+_QUARTER: Final = 16
+_TERMS: Final = 1 << 12
 
 Limb = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -77,8 +78,8 @@ def _long_weights(stream: Keystream, count: int) -> NDArray[np.uint64]:
     return stream.words(count, "<u8") >> np.uint64(8)
 
 
-def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None = None) -> NDArray[np.int64]:
-    """The first level: int64[blocks * COLUMNS], exact. `limb` takes the part of each entry that is meant."""
+def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None = None) -> NDArray[np.float64]:
+    """The first level: float64[blocks * COLUMNS], exact integers. `limb` takes the part of each entry that is meant."""
     whole, rest = divmod(len(values), LENGTH)
     found = np.empty((whole + (rest > 0), COLUMNS))
     blocks = values[: whole * LENGTH].reshape(whole, LENGTH)
@@ -91,30 +92,34 @@ def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None =
     if rest:
         last = values[whole * LENGTH :]
         np.matmul((last if limb is None else limb(last)).astype(np.float64), short[:rest], out=found[whole])
-    return found.astype(np.int64).ravel()
+    return found.ravel()
 
 
-def _dots(weights: Sequence[NDArray[np.uint64]], values: NDArray[np.int64]) -> list[int]:
-    """The inner product of each of the weights (below 2^57) with the values (of at most 2^53), as integers.
+def _dots(weights: Sequence[NDArray[np.uint64]], values: NDArray[np.float64]) -> list[int]:
+    """The inner product of each of the weights with the values (integers of at most 2^53), as integers.
 
-    In thirds of 19 bits, so that 2^13 products of float64 stay within 2^53 and are summed exactly; fewer at once, so
-    that they stay in cache.
+    In thirds of a value, of at most 2^18, and quarters of a weight, below 2^16, so that 2^19 products of float64 stay
+    within 2^53 and are summed exactly; fewer at once, so that they stay in cache.
     """
     totals = [0] * len(weights)
     for start in range(0, len(values), _TERMS):
-        right = _thirds(values[start : start + _TERMS]).T
+        thirds = _thirds(values[start : start + _TERMS])
         for index, row in enumerate(weights):
-            found = (_thirds(row[start : start + _TERMS].view(np.int64)) @ right).tolist()
-            totals[index] += sum(int(found[i][j]) << (_THIRD * (i + j)) for i in range(3) for j in range(3))
+            quarters = row[start : start + _TERMS].astype("<u8", copy=False).view("<u2").reshape(-1, 4)
+            found = (thirds @ quarters.astype(np.float64)).tolist()
+            totals[index] += sum(int(found[i][j]) << (_THIRD * i + _QUARTER * j) for i in range(3) for j in range(4))
     return totals
 
 
-def _thirds(values: NDArray[np.int64]) -> NDArray[np.float64]:
-    """float64[3, n]: low, middle and high, the last with the sign."""
+def _thirds(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64[3, n]: low, middle and high part, each with a sign: values = low + 2^19 middle + 2^38 high."""
     thirds = np.empty((3, len(values)))
-    for index in range(3):
-        shifted = values >> (_THIRD * index)
-        thirds[index] = shifted & ((1 << _THIRD) - 1) if index < 2 else shifted
+    low, middle, high = thirds
+    # Scaling by a power of two, rounding to an integer and the differences here are exact.
+    np.rint(np.multiply(values, 2.0 ** (-2 * _THIRD), out=high), out=high)
+    np.subtract(values, np.multiply(high, 2.0 ** (2 * _THIRD), out=low), out=low)
+    np.rint(np.multiply(low, 2.0**-_THIRD, out=middle), out=middle)
+    low -= middle * 2.0**_THIRD
     return thirds
 
 

@@ -174,9 +174,9 @@ class Reader:
         self._at = end
         return value
 
-    def rows(self, count: int, size: int, width: int) -> list[tuple[bytes, ...]]:
-        """`count` rows of `width` byte strings of `size` bytes each."""
-        return list(struct.iter_unpack(f"{size}s" * width, self.fixed(count * size * width)))
+    def rows(self, count: int, *sizes: int) -> list[tuple[bytes, ...]]:
+        """`count` rows of byte strings of these sizes."""
+        return list(struct.iter_unpack("".join(f"{size}s" for size in sizes), self.fixed(count * sum(sizes))))
 
     def uint(self, size: int) -> int:
         """An unsigned integer of `size` bytes."""
