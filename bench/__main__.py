@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
-from bench import accounting, dpsgd, noise, rounds, secagg
+from bench import accounting, dpsgd, noise, rounds
 
 if __name__ == "__main__":
-    for benchmark in (secagg, rounds, noise, dpsgd, accounting):
+    # A process of its own, whose memory settings the agents and trainings of the others do not get.
+    subprocess.run([sys.executable, "-m", "bench.secagg", *sys.argv[1:]], check=True)
+    for benchmark in (rounds, noise, dpsgd, accounting):
         benchmark.main(sys.argv[1:])

@@ -25,12 +25,17 @@ def cpu_seconds(work: Callable[[], object], repeats: int = 5) -> float:
     return statistics.median(samples)
 
 
-def arguments(argv: Sequence[str] | None, about: str) -> argparse.Namespace:
+def parser(about: str) -> argparse.ArgumentParser:
     """The options that all benchmarks share."""
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--format", choices=("text", "json"), default="text")
-    parser.add_argument("--quick", action="store_true", help="small sizes only")
-    return parser.parse_args(argv)
+    options = argparse.ArgumentParser(description=about)
+    options.add_argument("--format", choices=("text", "json"), default="text")
+    options.add_argument("--quick", action="store_true", help="small sizes only")
+    return options
+
+
+def arguments(argv: Sequence[str] | None, about: str) -> argparse.Namespace:
+    """What was given of them."""
+    return parser(about).parse_args(argv)
 
 
 def progress(text: str) -> None:
