@@ -7,9 +7,10 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from secagg_tricks import denied
+
 from secagg.client import abort_certificate_valid
-from secagg.errors import ProtocolViolation, Rejected
-from secagg.evidence import judge
+from secagg.errors import Failed, ProtocolViolation, Rejected
 from secagg.server import Published, open_session
 from secagg.session import Announcement
 from secagg.wire import Frame, Step
@@ -39,6 +40,7 @@ class Run:
         self.world, self.announcement = world, announcement
         self.log: list[Frame | None] = []
         self.published: Published | None = None
+        self.failed = False
         self.asked = 0
         self.state: Any
         self.state, self.announce = open_session(announcement, world.round_key, world.members)
@@ -56,19 +58,32 @@ class Run:
         try:
             self.state.receive(frame)
         except Rejected as error:
-            self.world.oracle.blamed(judge(error.evidence, self.announce.body, self.world.members).guilty, error)
+            # One that runs twice may take its other half's doings for a silo's.
+            sure = error.evidence and not self.world.weather.hostile
+            self.world.judged(error.evidence, self.announced, error, blamed=frame.sender if sure else "")
             return
         self.log.append(frame)
         self.asked = 0
 
     def close(self) -> None:
-        result = self.state.close()
         self.asked = 0
+        try:
+            result = self.state.close()
+        except Failed as failure:
+            self.failed = True
+            for name, evidence in failure.evidence.items():
+                self.world.judged(evidence, self.announced, failure, blamed=name)
+            return
         self.log.append(None)
         if isinstance(result, Published):
             self.published = result
         else:
             self.state = result
+
+    def denials(self, abort: Frame) -> list[bytes]:
+        """What its sender released here, beside its abort."""
+        unmasked = [frame for frame in self.log if frame and frame.step == Step.UNMASK and frame.sender == abort.sender]
+        return [denied(frame, abort, self.state._context.roll) for frame in unmasked if self.published is None]
 
     def requests(self) -> list[Message]:
         """What is due to everybody whose answer is missing."""
@@ -112,6 +127,9 @@ class Coordinator:
         self.attempt += 1
         self.aborting = False
         quorum, names = world.announcement.quorum, world.names
+        trusted = tuple(name for name in names if name not in world.convicted)
+        if len(trusted) >= quorum and not world.weather.hostile:
+            names = trusted
         fewer = world.random.random() < 0.4 and world.weather.stops
         count = world.random.randint(quorum, len(names)) if fewer else len(names)
         chosen = set(world.random.sample(names, count))
@@ -134,7 +152,10 @@ class Coordinator:
     def receive(self, frame: Frame) -> None:
         if frame.step == Step.ABORT:
             announced = self.world.announced_of(frame)
-            self.world.oracle.blamed(judge(frame, self.world.bodies[announced], self.world.members).guilty, None)
+            self.world.judged(frame, announced)
+            for run in self.runs:
+                for evidence in run.denials(frame) if run.announced == announced else ():
+                    self.world.judged(evidence, announced)
             self.aborts.setdefault(announced, {}).setdefault(frame.sender, frame)
             return
         for run in list(self.runs):
@@ -144,6 +165,10 @@ class Coordinator:
 
     def close(self, run: Run) -> None:
         run.close()
+        if run.failed:
+            self.runs.remove(run)
+            self.stop()
+            return
         if run.published is not None:
             self.world.oracle.left_sum(run.announcement, run.published)
             self.published |= run.announcement.round == self.round

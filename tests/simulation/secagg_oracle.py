@@ -90,11 +90,12 @@ class Oracle:
             sessions.add(session)
             assert len(sessions) == 1, f"the vector of {owner} can be opened in two sums"
 
-    def blamed(self, guilty: str, error: Exception | None) -> None:
+    def blamed(self, guilty: str, trick: str, error: Exception | None) -> None:
         """Evidence was judged. A forked coordinator may think that a silo signed something odd; it convicts nobody."""
-        if guilty and guilty not in self.liars:
+        if guilty not in self.liars:
             raise AssertionError(f"{guilty} is honest and was found guilty") from error
-        self.outcomes["liars convicted"] += bool(guilty)
+        self.outcomes["liars convicted"] += 1
+        self.outcomes[f"convicted: {trick or 'denial'}"] += 1
 
     def left_sum(self, announcement: Announcement, published: Published) -> None:
         """A coordinator published. Silo i contributes 2**i, so the sum itself tells who is in it, and how often."""

@@ -2,7 +2,7 @@
 sends, enter an announcement once, mask the same vector again only with an abort certificate.
 
 The state machines are the real ones and answer every request themselves, repeats included. A *liar* signs that it
-released nothing, and goes on.
+released nothing, and goes on; or it has a trick (secagg_tricks).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from secagg_coordinator import Message
+from secagg_tricks import accusation, another_keys, before_dealing, changed
 
 from secagg.client import abort_certificate_valid, abort_frame, join
 from secagg.errors import MisuseError, ProtocolViolation
@@ -57,14 +58,16 @@ class Memory:
     latest: Any
     sent: dict[Step, tuple[Any, Frame]] = field(default_factory=dict)
     sets: dict[Step, tuple[str, ...]] = field(default_factory=dict)
+    relayed: Frames = ()
     dead: bool = False
 
 
 class Silo:
-    """An honest silo, or one that lies in aborts."""
+    """An honest silo, or one that lies: in aborts, or as its trick says."""
 
-    def __init__(self, world: World, name: str, *, liar: bool) -> None:
-        self.world, self.name, self.liar = world, name, liar
+    def __init__(self, world: World, name: str, *, liar: bool, trick: str) -> None:
+        self.world, self.name, self.liar, self.trick = world, name, liar, trick
+        self.signer = world.identity[name]
         self.disk = Disk()
         self.remembers_u1 = world.random.random() < 0.7
         self.sessions: dict[bytes, Memory] = {}
@@ -130,11 +133,12 @@ class Silo:
             server_key=self.world.server_key,
             members=self.world.members,
             me=self.name,
-            signer=self.world.identity[self.name],
+            signer=self.signer,
             entropy=self.world.random.randbytes,
             ledger_proof=b"proof of " + self.name.encode(),
         )
         self.sessions[message.announced] = Memory({Step.KEYS: state}, state, {Step.KEYS: (None, frame)})
+        self.world.send(another_keys(self, frame))
         return frame
 
     def certified(self, number: int, certificate: Frames) -> bool:
@@ -156,10 +160,15 @@ class Silo:
         try:
             return self.answer(message, memory, state)
         except ProtocolViolation as violation:
-            # Nothing but a coordinator that runs twice makes an honest silo refuse, and then it is that one's fault.
-            if not self.world.weather.hostile or violation.peer != COORDINATOR:
-                raise AssertionError("an honest peer was refused") from violation
             memory.dead = True
+            if self.liar:
+                # Its own machine sees that something else was sent in its name.
+                return None
+            if violation.peer == COORDINATOR:
+                # Nothing but a coordinator that runs twice makes an honest silo refuse, if no silo lies.
+                assert self.world.weather.hostile, "an honest coordinator was refused"
+            else:
+                self.world.judged(violation.evidence, message.announced, violation, blamed=violation.peer)
             self.world.outcomes["refused"] += 1
             frame: Frame = state.abort(violation.reason, violation.peer, violation.evidence)
             return frame
@@ -182,13 +191,15 @@ class Silo:
             assert result is earlier[0], "a repeat is answered anew"
             return earlier[1]
         if message.step == Step.KEYS:
-            entered.u1 = result.members
+            entered.u1, memory.relayed = result.members, message.frames
+            before_dealing(self, result)
             memory.latest, frame = result.share()
         elif message.step == Step.SHARES:
             entered.masked = True
             memory.latest, frame = result.mask(*self.world.words(self.name, message.announced))
         else:
             memory.latest, frame = result
+        frame = changed(self, frame, entered.u1 or ())
         memory.sets[message.step] = tuple(
             name for name in self.world.names if name in {item.sender for item in message.frames}
         )
@@ -206,6 +217,10 @@ class Silo:
             memory.dead = True
             frame: Frame = memory.latest.abort("asked to")
             return frame
+        accused = accusation(self, announced)
+        if accused is not None:
+            return accused
         released = entered.released and not self.liar
-        signer = self.world.identity[self.name]
-        return abort_frame(announcement=announced, me=self.name, signer=signer, released=released, reason="restarted")
+        return abort_frame(
+            announcement=announced, me=self.name, signer=self.signer, released=released, reason="restarted"
+        )

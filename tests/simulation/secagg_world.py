@@ -15,8 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from secagg_coordinator import Coordinator, Message
 from secagg_oracle import Oracle
 from secagg_silo import Silo
+from secagg_tricks import TRICKS
 
 from secagg.bodies import Abort, Masked
+from secagg.evidence import judge
 from secagg.session import Announcement
 from secagg.wire import Frame
 
@@ -28,7 +30,8 @@ class Weather:
     `cut`: how likely the power goes between writing and sending. `stops`: the coordinator may give a session up.
     `spare`: no more silos crash than the quorum can spare. `patience`: how often the coordinator asks again before it
     closes a step without the missing (who closes R4 with t signers has none to spare in R5). `hostile`: it may run
-    twice, and up to c silos lie in aborts; `betray`: how likely it then goes after two sums of one vector.
+    twice, and up to c silos lie in aborts; `betray`: how likely it then goes after two sums of one vector. `tricks`:
+    how likely up to c silos also sign what convicts them.
     """
 
     lose: int = 0
@@ -42,6 +45,7 @@ class Weather:
     patience: int = 0
     hostile: bool = False
     betray: float = 0.0
+    tricks: float = 0.0
 
 
 WEATHERS = {
@@ -53,8 +57,10 @@ WEATHERS = {
     "rough": Weather(lose=10, crash_silo=8, crash_coordinator=5, cut=0.01, stops=True),
     # And the coordinator runs twice from one past, with lying silos.
     "split": Weather(
-        lose=4, crash_silo=4, crash_coordinator=3, fork=12, cut=0.005, stops=True, hostile=True, betray=0.3
+        lose=4, crash_silo=4, crash_coordinator=3, fork=12, cut=0.005, stops=True, hostile=True, betray=0.3, tricks=0.3
     ),
+    # Silos that lie to an honest coordinator: only they are blamed, by evidence that convicts them.
+    "false silos": Weather(lose=4, crash_silo=2, crash_coordinator=1, stops=True, tricks=1.0),
     # A good network for a bad coordinator, which wants the certificate of a session that it then has opened.
     "betrayal": Weather(duplicate=20, stops=True, hostile=True, betray=1.0),
 }
@@ -75,7 +81,7 @@ class World:
     def __init__(self, seed: int, outcomes: Counter[str], weather: str = "") -> None:
         self.random = Random(seed)
         self.outcomes = outcomes
-        kind = weather or self.random.choices(list(WEATHERS), [1, 2, 4, 4, 2])[0]
+        kind = weather or self.random.choices(list(WEATHERS), [1, 2, 4, 4, 2, 2])[0]
         self.weather = WEATHERS[kind]
         size, threshold, colluders, minimum = parameters(self.random)
         self.rounds = self.random.randint(1, 3)
@@ -90,14 +96,17 @@ class World:
             layout=blank, words32=3, words64=1, value_bound=1 << 12, threshold=threshold, minimum_cohort=minimum,
             colluders=colluders, parameters=blank, deadline_ms=1, previous=blank, nonce=blank,
         )  # fmt: skip
-        count = colluders if self.weather.hostile and self.random.random() < self.weather.betray + 0.3 else 0
-        liars = self.random.sample(self.names, count)
+        tricky = self.random.random() < self.weather.tricks
+        false = tricky or (self.weather.hostile and self.random.random() < self.weather.betray + 0.3)
+        liars = self.random.sample(self.names, colluders if false else 0)
+        tricks = {name: self.random.choice(TRICKS) if tricky else "" for name in liars}
+        self.convicted: set[str] = set()
         self.spare = size - self.announcement.quorum if self.weather.spare else 1 << 30
         self.oracle = Oracle(self.names, frozenset(liars), outcomes)
         self.bodies: dict[bytes, bytes] = {}
         self.network: list[Message | Frame] = []
         self.accepting: set[tuple[str, bytes]] = set()
-        self.silos = {name: Silo(self, name, liar=name in liars) for name in self.names}
+        self.silos = {name: Silo(self, name, liar=name in liars, trick=tricks.get(name, "")) for name in self.names}
         self.coordinator = Coordinator(self)
         self.coordinator.next_round()
         outcomes["worlds"] += 1
@@ -118,6 +127,17 @@ class World:
 
     def announced_of(self, frame: Frame) -> bytes:
         return Abort.decode(frame.body).announcement
+
+    def judged(
+        self, exhibit: Frame | bytes, announced: bytes, error: Exception | None = None, blamed: str = ""
+    ) -> None:
+        """The oracle looks at the verdict on some evidence, which must convict whom a state machine `blamed`."""
+        guilty = judge(exhibit, self.bodies[announced], self.members).guilty
+        if blamed and guilty != blamed:
+            raise AssertionError(f"{blamed} was blamed on evidence that does not convict it") from error
+        if guilty:
+            self.oracle.blamed(guilty, self.silos[guilty].trick, error)
+            self.convicted.add(guilty)
 
     def accepted(self, name: str, announced: bytes, verified: Any) -> None:
         if (name, announced) not in self.accepting:

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 
 import pytest
+from secagg_tricks import TRICKS
 from secagg_world import World
 
 
@@ -42,6 +43,7 @@ def everywhere(outcomes: Counter[str], worlds: int) -> None:
         "lost": 0.2,
         "refused": 0.1,
         "worlds with liars": 0.1,
+        "liars convicted": 0.1,
     }.items():
         assert share[what] > least, outcomes
 
@@ -59,6 +61,14 @@ def test_a_coordinator_that_wants_two_sums_of_one_vector_gets_one() -> None:
     assert outcomes["worlds with liars"] > 30, outcomes
     assert outcomes["published after a retry"] > 10, outcomes
     assert outcomes["lost"] > 10, outcomes
+
+
+def test_what_liars_sign_convicts_them_and_nobody_else() -> None:
+    """Each trick is found out somewhere, whatever is lost, repeated or restarted; retries go without the convicted."""
+    outcomes = run(range(60), "false silos")
+    for trick in TRICKS:
+        assert outcomes[f"convicted: {trick}"] > 3, outcomes
+    assert outcomes["published after a retry"] > 5, outcomes
 
 
 def test_random_interleavings() -> None:
