@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from feddrm.contract.errors import InputError
-from feddrm.contract.stages import DiscreteEvent, fit_sensitivity, noise_event
+from feddrm.contract.stages import LONGEST_RESIDUAL, DiscreteEvent, fit_sensitivity, noise_event
 from privacy.accounting import epsilon
 from privacy.events import Event, PoissonSubsampledGaussian
 
@@ -37,6 +37,7 @@ class Terms:
         words: entries of such a sum.
         shares: silos whose noise counts in it.
         fit_share: of epsilon, for stage 2.
+        clip_norm: of a patient's residual in stage 2.
     """
 
     epsilon: float
@@ -47,6 +48,7 @@ class Terms:
     words: int = 0
     shares: int = 1
     fit_share: float = 0.0
+    clip_norm: float = LONGEST_RESIDUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def noise_for(terms: Terms) -> Noise:
 
 
 def _sum_event(terms: Terms, multiplier: float) -> DiscreteEvent:
-    sensitivity = fit_sensitivity(terms.words, FRACTION_BITS)
+    sensitivity = fit_sensitivity(terms.words, FRACTION_BITS, terms.clip_norm)
     return noise_event(multiplier, sensitivity=sensitivity, shares=terms.shares, dimension=terms.words)
 
 

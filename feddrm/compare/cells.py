@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +15,12 @@ from feddrm.compare.budget import Noise, noise_for
 from feddrm.compare.data import FIXED_SILOS, Federation
 from feddrm.compare.judging import judge
 from feddrm.compare.methods import METHODS, Method
-from feddrm.compare.plans import terms_of
+from feddrm.compare.plans import plan_of, terms_of
 from feddrm.compare.settings import Settings
 from feddrm.compare.store import Store, name_of
 from feddrm.compare.training import Training
+from feddrm.features import Dataset
+from feddrm.method.extractor import Extractor
 
 # Between two times that the state of a training is written.
 _KEEP_SECONDS: Final = 30.0
@@ -92,7 +94,10 @@ def run(job: Job, settings: Settings, folder: Path, store: Store, advance: Calla
             kept = time.monotonic()
     networks = training.networks(state)
     for cell in missing:
-        judged = judge(settings, federation, METHODS[cell.method], training.plan, networks, noise, cell.seed)
+        method = METHODS[cell.method]
+        # The job's training is of the first method's plan: stage 2 is each method's own.
+        plan = plan_of(settings, federation, method, noise)
+        judged = judge(settings, federation, method, plan, networks, noise, cell.seed)
         row: dict[str, Any] = {
             "method": cell.method,
             "epsilon": None if math.isinf(cell.epsilon) else cell.epsilon,
@@ -110,7 +115,7 @@ def run(job: Job, settings: Settings, folder: Path, store: Store, advance: Calla
 def _training_key(method: Method, epsilon: float) -> object:
     """Methods of one key have the same stage 1. With privacy a stage 2 has its part of epsilon."""
     same = (method.personal, method.routes, method.head_first, method.tunes, method.proximal)
-    return same if math.isinf(epsilon) else (*same, method.fits)
+    return same if math.isinf(epsilon) else (*same, method.fits, method.shares)
 
 
 def _noise(settings: Settings, federation: Federation, method: Method, epsilon: float, store: Store) -> Noise | None:
@@ -137,9 +142,22 @@ def federation_of(settings: Settings, folder: Path, silos: int, seed: int) -> Fe
 def _federation(settings: str, folder: Path, silos: int, seed: int) -> Federation:
     """One process runs many cells on the same data, one after another."""
     wanted = Settings.model_validate_json(settings)
-    if wanted.data.split == "natural":
-        return tables.natural(wanted.data, folder, seed)
-    return _images(settings, folder, silos)
+    natural = wanted.data.split == "natural"
+    federation = tables.natural(wanted.data, folder, seed) if natural else _images(settings, folder, silos)
+    if wanted.data.validation is not None:
+        federation = tables.for_choosing(federation, wanted.data.validation, wanted.data.split_seed)
+    if wanted.extractor is not None:
+        federation = _extracted(wanted, wanted.extractor, federation)
+    return federation
+
+
+def _extracted(settings: Settings, path: Path, federation: Federation) -> Federation:
+    """What the network is given where the model is a public extractor's: its features, as silos and queriers do."""
+    extractor = Extractor(plan_of(settings, federation, settings.chosen[0], None), path)
+    silos = tuple(
+        Dataset(extractor.apply(data.features), tables.targets_of(data), data.patients) for data in federation.silos
+    )
+    return replace(federation, silos=silos, features=extractor.apply(federation.features))
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from feddrm.compare.settings import Settings
 
 PRIVATE_DATA = "not private: tuning on patients' data costs budget"
+CHOOSING = "those of training patients who were left out, for choosing settings: the held-out records were not seen"
 
 
 def compare(
@@ -37,6 +40,15 @@ def compare(
         str | None, typer.Option("--epsilons", help="Only these, separated by commas; inf is no privacy.")
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="So many seeds: 0, 1, 2, ...")] = None,
+    validation: Annotated[
+        float | None,
+        typer.Option(
+            "--validation",
+            min=0.01,
+            max=0.5,
+            help="Judge by this share of the training patients, who are not trained on: for choosing settings.",
+        ),
+    ] = None,
     drift: Annotated[
         bool, typer.Option("--drift", help="Instead: what silos forget when their labels change, with and without EWC.")
     ] = False,
@@ -52,7 +64,7 @@ def compare(
     from feddrm.compare import report, run, settings, store
     from feddrm.contract.files import exclusive
 
-    wanted = settings.narrowed(settings.load(what), methods, epsilons, seeds)
+    wanted = settings.narrowed(settings.load(what), methods, epsilons, seeds, validation)
     if wanted.data.source == "cifar10":
         require_extra("feddrm compare with CIFAR-10", "compare", ["PIL"])
     if drift:
@@ -60,28 +72,30 @@ def compare(
         return
     place = store.Store(directory or Path(f"feddrm-compare-{wanted.name}"), wanted)
     notes = [PRIVATE_DATA] if wanted.data.files is not None else []
+    if wanted.data.validation is not None:
+        notes.append(CHOOSING)
     with exclusive(place.folder / "lock", what="Another comparison"):
         with progress("Rounds", run.rounds(wanted)) as bar:
             run.run(wanted, data, place, processes, bar.advance)
         rows = report.rows(wanted, place)
         report.write(wanted, rows, notes, place.folder)
-    if notes:
-        typer.echo(f"These results are {PRIVATE_DATA}.", err=True)
+    for note in notes:
+        typer.echo(f"These results are {note}.", err=True)
     emit(form, {"comparison": wanted.name, "notes": notes, "rows": rows}, report.text(rows))
 
 
 def _drift(wanted: Settings, data: Path, form: Format) -> None:
-    from feddrm.compare import cells, drift
+    from feddrm.compare import budget, cells, drift, plans
 
     rows = []
     averaging = [method for method in wanted.chosen if not method.tunes and "*" not in method.personal]
     sizes = wanted.data.silos or (0,)
-    with progress("Runs", 2 * len(averaging) * len(sizes) * len(wanted.seeds)) as bar:
-        for seed in wanted.seeds:
-            for silos in sizes:
-                federation = cells.federation_of(wanted, data, silos, seed)
-                for method in averaging:
-                    for strength in (0.0, wanted.train.ewc):
-                        rows += drift.run(wanted, federation, method, strength, seed)
-                        bar.advance()
+    every = list(itertools.product(wanted.seeds, sizes, averaging, wanted.epsilons, (0.0, wanted.train.ewc)))
+    with progress("Runs", len(every)) as bar:
+        for seed, silos, method, epsilon, strength in every:
+            federation = cells.federation_of(wanted, data, silos, seed)
+            terms = plans.terms_of(wanted, federation, method, epsilon)
+            noise = None if math.isinf(epsilon) else budget.noise_for(terms)
+            rows += drift.run(wanted, federation, method, noise, strength, seed)
+            bar.advance()
     emit(form, {"comparison": wanted.name, "drift": rows}, drift.text(rows))

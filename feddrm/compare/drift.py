@@ -1,9 +1,9 @@
 """Drift: what silos forget when their mix of labels changes, with and without elastic weight consolidation.
 
 In the first half of the rounds silos hold records of the first half of the classes only, in the second half those of
-the others. Forgetting is what a silo's own model loses on its held-out records of the first classes. EWC (Kirkpatrick
-et al. 2017, arXiv 1612.00796) pulls every shared weight to where it stood between the halves, the harder the more the
-first half's losses depended on it. Without privacy.
+the others. Forgetting is what a silo's own model loses on its held-out records of the first classes. Consolidation is
+the plan's own, `training.ewc`, and knows nothing of halves: every shared weight is pulled to an average of where it
+stood, the harder the more published rounds changed it (feddrm.method.consolidation), with privacy and without.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy.typing as npt
 import torch
 
 from feddrm.cli import table
-from feddrm.compare.data import Federation
+from feddrm.compare.budget import Noise
+from feddrm.compare.data import Federation, public_size
 from feddrm.compare.judging import answers_of
 from feddrm.compare.methods import Method
 from feddrm.compare.metrics import measure
-from feddrm.compare.plain import Memory, importance
 from feddrm.compare.settings import Settings
 from feddrm.compare.tables import part, targets_of
 from feddrm.compare.training import State, Training
@@ -43,14 +43,17 @@ def halves(federation: Federation) -> tuple[Federation, Federation]:
     return _of(federation, range(classes // 2)), _of(federation, range(classes // 2, classes))
 
 
-def run(settings: Settings, federation: Federation, method: Method, strength: float, seed: int) -> list[dict[str, Any]]:
+def run(
+    settings: Settings, federation: Federation, method: Method, noise: Noise | None, strength: float, seed: int
+) -> list[dict[str, Any]]:
     """One row a silo: what it knew between the halves, what of that it has forgotten at the end, what it has learnt.
 
     Args:
         settings: of the comparison; its rounds are divided.
         federation: of the data.
         method: the row; one that averages in all of its rounds.
-        strength: of EWC; 0 is none.
+        noise: None for training without privacy.
+        strength: of consolidation, as in `plan_of`; 0 is none.
         seed: as in `Training`.
 
     Raises:
@@ -60,18 +63,16 @@ def run(settings: Settings, federation: Federation, method: Method, strength: fl
     half = settings.train.model_copy(update={"rounds": max(settings.train.rounds // 2, 1), "local_rounds": 0})
     wanted = settings.model_copy(update={"train": half})
     torch.set_num_threads(1)
-    training = Training(wanted, first, method, None, seed)
+    training = Training(wanted, first, method, noise, seed, strength)
     state = _last(training, training.begin())
     between = _own(training, first, state)
-    memory = None
-    if strength:
-        memory = Memory(state.model, importance(training.plan, first, state.model, state.personals), strength)
-    later = Training(wanted, second, method, None, seed + _SECOND, memory)
+    later = Training(wanted, second, method, noise, seed + _SECOND, strength)
     end = _last(later, replace(state, number=0))
     kept, learnt = _own(later, first, end), _own(later, second, end)
     return [
         {
             "method": method.name,
+            "epsilon": None if noise is None else round(noise.epsilon, 4),
             "ewc": strength,
             "seed": seed,
             "silo": name,
@@ -105,6 +106,7 @@ def _of(federation: Federation, classes: range) -> Federation:
         features=federation.features[held],
         targets=federation.targets[held],
         home=federation.home[held],
+        sizes=tuple(public_size(len(set(silo.patients))) for silo in silos),
     )
 
 
@@ -114,12 +116,14 @@ def _rows(targets: npt.NDArray[np.int64], classes: range) -> Any:
 
 def text(rows: Sequence[dict[str, Any]]) -> str:
     """Medians over seeds, a line for each method, strength and silo, and their mean over silos."""
-    groups: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, str, float, str], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["method"], row["ewc"], row["silo"]), []).append(row)
-        groups.setdefault((row["method"], row["ewc"], "all"), []).append(row)
+        kind = (row["method"], "inf" if row["epsilon"] is None else f"{row['epsilon']:.3g}", row["ewc"])
+        groups.setdefault((*kind, row["silo"]), []).append(row)
+        groups.setdefault((*kind, "all"), []).append(row)
     lines = []
-    for (method, strength, silo), members in groups.items():
+    for (method, epsilon, strength, silo), members in groups.items():
         middle = statistics.mean if silo == "all" else statistics.median
-        lines.append([method, strength, silo, *(f"{middle(row[key] for row in members):.3f}" for key in _FIGURES)])
-    return table(["method", "ewc", "silo", *_FIGURES], lines)
+        figures = (f"{middle(row[key] for row in members):.3f}" for key in _FIGURES)
+        lines.append([method, epsilon, strength, silo, *figures])
+    return table(["method", "epsilon", "ewc", "silo", *_FIGURES], lines)

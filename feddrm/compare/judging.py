@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from feddrm.compare.budget import FRACTION_BITS, Noise
+from feddrm.compare.budget import Noise
 from feddrm.compare.data import Federation
 from feddrm.compare.methods import Method
 from feddrm.compare.metrics import Answers, Quality, measure
-from feddrm.compare.settings import Fit, Settings
+from feddrm.compare.settings import Settings
+from feddrm.compare.tables import targets_of
 from feddrm.compare.training import Tensors
 from feddrm.contract.plan import Plan
 from feddrm.method import routing_fit
 from feddrm.method.model import TwoHeads, build, load, one_thread
+from feddrm.method.progress import fit_terms
 from feddrm.method.routing import Router, without_priors
-from feddrm.method.update import to_float
+from feddrm.method.shared_head import SharedHead
+from feddrm.method.update import MODEL_FRACTION_BITS, to_float
 from privacy.discrete import DiscreteGaussianSource
 
 Floats = npt.NDArray[np.float32]
@@ -49,18 +52,21 @@ def judge(
     noise: Noise | None,
     seed: int,
 ) -> Judged:
-    """Fit the router where the method has stage 2, and ask all models about the held-out records."""
+    """Run the method's stage 2, if it has one, and ask all models about the held-out records."""
     answers = answers_of(plan, federation, networks)
-    if not method.routes:
-        return Judged(measure(answers, None, alike=not method.personal and not method.tunes), 0)
     network = build(plan).eval()
     load(network, networks[0])
     queries = _embeddings(network, federation.features)
+    router, shared, volume = None, None, 0
     if method.fits:
-        router, volume = fit(settings.fit, federation, network, plan, noise, seed)
-    else:
-        router, volume = _stage1(settings, federation, networks[0]), 0
-    routes = router.nearest(queries, router.silos, settings.fit.tie, fitted=method.fits)
+        router, shared, volume = fit(federation, network, plan, noise, seed)
+    elif method.routes:
+        router = _stage1(settings, federation, networks[0])
+    if shared is not None:
+        answers = _with_shared(answers, shared, queries, alone=not method.routes)
+    if router is None or not method.routes:
+        return Judged(measure(answers, None, alike=not method.personal and not method.tunes), volume)
+    routes = router.nearest(queries, router.silos, plan.queries.second_opinion, fitted=method.fits)
     return Judged(measure(answers, routes), volume)
 
 
@@ -73,31 +79,49 @@ def answers_of(plan: Plan, federation: Federation, networks: Sequence[Tensors]) 
 
 
 def fit(
-    terms: Fit, federation: Federation, network: TwoHeads, plan: Plan, noise: Noise | None, seed: int
-) -> tuple[Router, int]:
-    """Stage 2 on the trunk of `network`: (router, bytes that silos sent and received)."""
-    core = routing_fit.Terms(
-        len(federation.silos),
-        network.routing_head.in_features,
-        FRACTION_BITS,
-        terms.step_size,
-        terms.momentum,
-        min(terms.average_from, terms.sums),
-        federation.sizes,
-    )
+    federation: Federation, network: TwoHeads, plan: Plan, noise: Noise | None, seed: int
+) -> tuple[Router, SharedHead | None, int]:
+    """Stage 2 on the trunk of `network`: (router, target head of all silos if the plan has one, bytes that silos sent
+    and received).
+    """
+    terms = fit_terms(plan)
     source = DiscreteGaussianSource(np.random.default_rng([seed, 4]).bytes)
-    phi = [routing_fit.patient_phi(_embeddings(network, silo.features), silo.patients) for silo in federation.silos]
-    state = routing_fit.initial_state(core)
-    for _ in range(terms.sums):
-        total = np.zeros(core.words, dtype=np.int64)
-        for number, rows in enumerate(phi):
-            total += routing_fit.contribution(core, state, rows, number)
+    silos = [
+        (
+            routing_fit.patient_phi(_embeddings(network, silo.features), silo.patients),
+            routing_fit.patient_labels(targets_of(silo), silo.patients, terms.classes),
+        )
+        for silo in federation.silos
+    ]
+    state = routing_fit.initial_state(terms)
+    for _ in range(_sums(plan)):
+        total = np.zeros(terms.words, dtype=np.int64)
+        for number, (phi, labels) in enumerate(silos):
+            total += routing_fit.contribution(terms, state, phi, number, labels)
             if noise is not None and noise.fit is not None:
-                total += source.sample(core.words, noise.fit.scale)
-        state = routing_fit.advance(core, state, total)
-    weight, bias = (to_float(part.reshape(-1)).reshape(part.shape) for part in routing_fit.head(core, state))
+                total += source.sample(terms.words, noise.fit.scale)
+        state = routing_fit.advance(terms, state, total)
+    weight, bias = (to_float(part.reshape(-1)).reshape(part.shape) for part in routing_fit.head(terms, state))
+    shared = None
+    if terms.classes:
+        rows, constants = (np.ldexp(part, -MODEL_FRACTION_BITS) for part in routing_fit.target_head(terms, state))
+        shared = SharedHead(rows, constants, plan.queries.shared_weight, plan.queries.home_weight)
     # 64 bits an entry, up and down.
-    return Router(weight, bias, plan.silos), terms.sums * len(phi) * 16 * core.words
+    return Router(weight, bias, plan.silos), shared, _sums(plan) * len(silos) * 16 * terms.words
+
+
+def _sums(plan: Plan) -> int:
+    return plan.routing_fit.sums if plan.routing_fit is not None else 0
+
+
+def _with_shared(answers: Answers, shared: SharedHead, queries: Floats, *, alone: bool) -> Answers:
+    """What silos say where there is a head of all silos; `alone`: that head, and nothing of their own."""
+    silos = answers.logits.transpose(1, 0, 2)
+    asked, home = (1.0, 1.0) if alone else (shared.asked, shared.home)
+    told = np.stack([shared.mixed(own, queries, asked) for own in silos], axis=1)
+    own = answers.logits[np.arange(len(queries)), answers.home]
+    common = shared.logits(queries).astype(np.float32)
+    return replace(answers, told=told, at_home=shared.mixed(own, queries, home), shared=common)
 
 
 def _stage1(settings: Settings, federation: Federation, tensors: Tensors) -> Router:

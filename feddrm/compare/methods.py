@@ -2,7 +2,8 @@
 
 What a row says is what a plan says: which tensors are personal, which stages run. `system` is how a query from outside
 is answered: by the silo that the router names, or, where a method has no router, by the majority of all silos, as
-the paper's code does for its baselines.
+the paper's code does for its baselines. Where stage 2 fits a target head for all silos, every answer has a part of it;
+`fedavg-shared` is that head alone on a trunk that was trained without a router, and so what routing must be worth.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class Method:
         name: of the method.
         personal: shell patterns of the tensors that stay at their silo.
         routes: whether a routing head is trained beside the target head, with the settings' target_weight.
-        fits: whether stage 2 fits that head anew on the frozen trunk.
+        fits: whether stage 2 runs, which fits a routing head anew on the frozen trunk.
+        shares: whether the same sums fit one target head for all silos, which their answers have a part of.
         head_first: FedRep's alternation: the personal tensors move first, then the shared ones.
         tunes: FedAvgFT: the last rounds are not averaged.
         proximal: FedProx: local steps are pulled to the round's model.
@@ -32,6 +34,7 @@ class Method:
     routes: bool
     about: str
     fits: bool = False
+    shares: bool = False
     head_first: bool = False
     tunes: bool = False
     proximal: bool = False
@@ -42,10 +45,20 @@ _HEAD: Final = ("target_head.*",)
 METHODS: Final[Mapping[str, Method]] = {
     method.name: method
     for method in (
-        Method("feddrm", _HEAD, True, "trunk and router shared, personal heads, router fitted in stage 2", fits=True),
+        Method(
+            "feddrm",
+            _HEAD,
+            True,
+            "trunk and router shared, personal heads; stage 2 fits the router and a target head for all silos, which "
+            "a routed silo's answer is mixed with",
+            fits=True,
+            shares=True,
+        ),
+        Method("feddrm-no-shared", _HEAD, True, "the same, stage 2 fits the router alone", fits=True),
         Method("feddrm-stage1", _HEAD, True, "the same without stage 2"),
         Method("feddrm-bias", ("target_head.bias",), True, "one head for all, with each silo's own bias", fits=True),
         Method("fedavg", (), False, "one model for all"),
+        Method("fedavg-shared", (), False, "one model, its target head fitted by stage 2", fits=True, shares=True),
         Method("fedavgft", (), False, "one model, then fine-tuned by every silo", tunes=True),
         Method("fedprox", (), False, "fedavg, pulled to the round's model", proximal=True),
         Method("fedper", _HEAD, False, "personal heads"),

@@ -1,8 +1,8 @@
 """How good a federation is, by held-out records whose silo is known.
 
-A query from outside is routed to one silo, whose own model answers ("system"), or to two that are nearly tied, whose
-answers are averaged. The rivals ask everybody: the average of all silos' softmax ("ensemble"), the majority of their
-answers ("vote"), or one model whose weights are the average of all ("averaged head").
+A query from outside is routed to one silo, which answers ("system"), or to two that are nearly tied, whose answers are
+averaged. The rivals ask everybody: the average of what all silos answer ("ensemble"), the majority of their answers
+("vote"), or one model whose weights are the average of all ("averaged head").
 """
 
 from __future__ import annotations
@@ -29,12 +29,19 @@ class Answers:
         averaged: float32[m, classes], the model whose weights are the average of the silos'.
         targets: int64[m].
         home: int64[m], the silo that each record came from.
+        told: float32[m, K, classes], the probabilities that a silo answers a query from outside with; None where that
+            is its own model's softmax.
+        at_home: float32[m, classes], likewise what its own silo says of each record, as of its own patient.
+        shared: float32[m, classes], logits of the target head that stage 2 fits for all silos, if it does.
     """
 
     logits: Floats
     averaged: Floats
     targets: Numbers
     home: Numbers
+    told: Floats | None = None
+    at_home: Floats | None = None
+    shared: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,11 @@ class Quality:
         system: a query is answered right. Without a router: by the majority of all silos.
         one_silo: the silo that the router names is right, without a second opinion; None without a router.
         routing: it goes to the silo that it came from; None without a router.
-        own_silo: its own silo is right.
+        own_silo: its own silo is right, to which it is an own patient.
         random_silo: a silo drawn at random is right.
-        ensemble, vote, averaged_head: those who ask everybody are right.
+        ensemble, vote: everybody is asked, as a query from outside asks, and they are right.
+        averaged_head: one model of averaged weights is right.
+        shared_head: the target head of all silos alone is right; None where there is none.
         worst_silo: the system's share among the records of the silo that is served worst.
         silo_variance: the variance over silos of the system's share.
         asked: silos that a query is shown to, on average.
@@ -63,6 +72,7 @@ class Quality:
     ensemble: float
     vote: float
     averaged_head: float
+    shared_head: float | None
     worst_silo: float
     silo_variance: float
     asked: float
@@ -91,9 +101,11 @@ def measure(answers: Answers, routes: Numbers | None, *, alike: bool = False) ->
     if not count or not len(targets) == len(home) == len(answers.averaged) == count:
         raise ValueError("every record has answers, a target and a home")
     rows = np.arange(count)
-    said = logits.argmax(axis=2)
+    probabilities = softmax(logits) if answers.told is None else answers.told
+    # Softmax in single precision may make equals of what differs.
+    said = (logits if answers.told is None else answers.told).argmax(axis=2)
     right = said == targets[:, None]
-    probabilities = softmax(logits)
+    at_home = right[rows, home] if answers.at_home is None else answers.at_home.argmax(axis=1) == targets
     votes = np.stack([(said == label).sum(axis=1) for label in range(classes)], axis=1)
     vote = votes.argmax(axis=1) == targets
     if routes is None:
@@ -105,16 +117,17 @@ def measure(answers: Answers, routes: Numbers | None, *, alike: bool = False) ->
         asked = float((routes >= 0).sum(axis=1).mean())
     of_silo = [home == silo for silo in range(silos)]
     silo_system = tuple(float(served[members].mean()) for members in of_silo if members.any())
-    silo_own = tuple(float(right[members, silo].mean()) for silo, members in enumerate(of_silo) if members.any())
+    silo_own = tuple(float(at_home[members].mean()) for members in of_silo if members.any())
     return Quality(
         system=float(served.mean()),
         one_silo=one_silo,
         routing=routing,
-        own_silo=float(right[rows, home].mean()),
+        own_silo=float(at_home.mean()),
         random_silo=float(right.mean()),
         ensemble=float((probabilities.mean(axis=1).argmax(axis=1) == targets).mean()),
         vote=float(vote.mean()),
         averaged_head=float((answers.averaged.argmax(axis=1) == targets).mean()),
+        shared_head=None if answers.shared is None else float((answers.shared.argmax(axis=1) == targets).mean()),
         worst_silo=min(silo_system),
         silo_variance=float(np.var(silo_system)),
         asked=asked,

@@ -10,6 +10,7 @@ from feddrm.compare.data import Federation
 from feddrm.compare.methods import Method
 from feddrm.compare.settings import Settings
 from feddrm.contract.plan import Plan, default_threshold
+from feddrm.contract.training import MOST_IMPORTANT
 
 # Updates of these plans stay within: a step of 0.01 with momentum 0.9 moves a weight by much less in ten steps.
 _CLIP = 4.0
@@ -32,11 +33,18 @@ def terms_of(settings: Settings, federation: Federation, method: Method, epsilon
         plan.fit_entries,
         plan.shares,
         fit.epsilon_share,
+        fit.clip_norm,
     )
 
 
 def plan_of(
-    settings: Settings, federation: Federation, method: Method, noise: Noise | None, *, alone: bool = False
+    settings: Settings,
+    federation: Federation,
+    method: Method,
+    noise: Noise | None,
+    *,
+    alone: bool = False,
+    consolidation: float = 0.0,
 ) -> Plan:
     """A method's plan.
 
@@ -46,10 +54,15 @@ def plan_of(
         method: the row.
         noise: of the accountant; without it the noise in the plan is of no use.
         alone: for rounds that are not averaged: every tensor is personal.
+        consolidation: of elastic weight consolidation, a part of the strongest pull that a plan may have; 0 is none.
     """
     train, silos = settings.train, len(federation.silos)
     threshold = default_threshold(silos)
     private = noise is not None
+    rate = (train.private_learning_rate or train.learning_rate) if private else train.learning_rate
+    proximal = train.proximal_mu if method.proximal else 0.0
+    strength = consolidation * (1.0 / rate - proximal) / MOST_IMPORTANT
+    ewc = {"ewc": {"strength": 0.999 * strength, "memory": train.ewc_memory}} if consolidation else {}
     document: dict[str, Any] = {
         "federation": "compare",
         "name": method.name,
@@ -64,13 +77,14 @@ def plan_of(
             "clip_norm": train.clip_norm,
             "noise_multiplier": noise.training if noise is not None else 1.0,
             "target_weight": train.target_weight if method.routes else 1.0,
-            "learning_rate": (train.private_learning_rate or train.learning_rate) if private else train.learning_rate,
+            "learning_rate": rate,
             **_optional(
                 momentum=train.private_momentum if private else train.momentum,
                 decay=train.decay,
                 head_steps=train.head_steps if method.head_first and not alone else 0,
-                proximal_mu=train.proximal_mu if method.proximal else 0.0,
+                proximal_mu=proximal,
             ),
+            **ewc,
         },
         "privacy": {"delta": settings.delta},
         "secure_aggregation": {
@@ -84,14 +98,19 @@ def plan_of(
     if method.fits:
         fit = settings.fit
         document["routing_fit"] = {
-            "sums": min(fit.sums, 200),
+            "sums": fit.sums,
             "noise_multiplier": noise.fit.noise_multiplier if noise is not None and noise.fit is not None else 1.0,
             "step_size": fit.step_size,
             "momentum": fit.momentum,
-            "average_from": min(fit.average_from, fit.sums, 200),
+            "average_from": min(fit.average_from, fit.sums),
             "fraction_bits": FRACTION_BITS,
             "public_sizes": dict(zip(federation.names, federation.sizes, strict=True)),
+            "clip_norm": fit.clip_norm,
+            "shared_target": method.shares,
         }
+        document["queries"] = {"second_opinion": fit.tie}
+        if method.shares:
+            document["queries"] |= {"shared_weight": fit.shared_weight, "home_weight": fit.home_weight}
     return Plan.model_validate(document)
 
 

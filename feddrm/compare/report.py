@@ -25,7 +25,17 @@ from feddrm.contract.files import atomic_write
 Row = dict[str, Any]
 
 RIVALS: Final = ("ensemble", "vote", "averaged_head")
-_FIGURES: Final = ("system", "asked", "one_silo", "routing", *RIVALS, "own_silo", "random_silo", "worst_silo")
+_FIGURES: Final = (
+    "system",
+    "asked",
+    "one_silo",
+    "routing",
+    *RIVALS,
+    "shared_head",
+    "own_silo",
+    "random_silo",
+    "worst_silo",
+)
 _TITLES: Final = {
     "system": "system",
     "asked": "silos asked",
@@ -34,6 +44,7 @@ _TITLES: Final = {
     "ensemble": "ensemble",
     "vote": "vote",
     "averaged_head": "averaged head",
+    "shared_head": "shared head",
     "own_silo": "own silo",
     "random_silo": "random silo",
     "worst_silo": "worst silo",

@@ -17,6 +17,7 @@ from feddrm.contract.files import load_document
 from feddrm.contract.models import AnyModel
 from feddrm.contract.names import Document, Name
 from feddrm.contract.schema import Schema
+from feddrm.contract.stages import LONGEST_RESIDUAL, MAXIMUM_SUMS
 from privacy.accounting import MINIMUM_DELTA
 
 PRESETS: Final = ("cifar10-paper", "heart", "mnist-dp", "mnist-scale", "rand")
@@ -53,6 +54,8 @@ class Data(Document):
         shift: of features.
         training_share: the rest of every silo's records is held out.
         most_records: takes so many of the images, at random.
+        validation: judges by this share of every silo's *training* patients, who are not trained on then, and leaves
+            the held-out records unseen: for choosing settings.
         files: of source "files".
     """
 
@@ -65,6 +68,7 @@ class Data(Document):
     shift: Shift = "none"
     training_share: Share = 0.7
     most_records: Annotated[int | None, Field(ge=100)] = None
+    validation: Share | None = None
     files: Files | None = None
 
     @model_validator(mode="after")
@@ -100,7 +104,8 @@ class Train(Document):
         head_steps: of methods that alternate (FedRep): the first so many local steps move the head alone.
         local_rounds: of methods that fine-tune (FedAvgFT): the last so many rounds are not averaged.
         proximal_mu: of FedProx.
-        ewc: strength of elastic weight consolidation, of --drift.
+        ewc, ewc_memory: elastic weight consolidation of --drift: part of the strongest pull that a plan may have, and
+            its memory in rounds.
     """
 
     rounds: Annotated[int, Field(ge=1, le=10_000)]
@@ -120,7 +125,8 @@ class Train(Document):
     head_steps: Annotated[int, Field(ge=0)] = 0
     local_rounds: Annotated[int, Field(ge=0)] = 0
     proximal_mu: Annotated[float, Field(ge=0)] = 0.0
-    ewc: Annotated[float, Field(gt=0, le=1e3)] = 1.0
+    ewc: Annotated[float, Field(gt=0, le=1)] = 0.5
+    ewc_memory: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 16
 
 
 class Fit(Document):
@@ -129,20 +135,27 @@ class Fit(Document):
     Attributes:
         epsilon_share: of the whole epsilon.
         tie: a second silo is asked where its density ratio is more than this part of the first one's; 1 for never.
+        shared_weight: the part that the target head of all silos has in the answer to a query from outside.
+        home_weight: and in what a silo says of its own patient.
+        clip_norm: of a patient's residual; what is longer is shortened, and the noise is relative to it.
     """
 
-    sums: Annotated[int, Field(ge=1, le=1000)] = 50
-    step_size: Positive = 32.0
+    sums: Annotated[int, Field(ge=1, le=MAXIMUM_SUMS)] = 50
+    step_size: Annotated[float, Field(ge=2**-16, le=127)] = 32.0
     momentum: Annotated[float, Field(ge=0, le=0.999)] = 0.95
     average_from: Annotated[int, Field(ge=1)] = 26
     epsilon_share: Share = 0.15
     tie: Annotated[float, Field(gt=0, le=1)] = 0.7
+    shared_weight: Annotated[float, Field(ge=0, le=1)] = 0.7
+    home_weight: Annotated[float, Field(ge=0, le=1)] = 0.3
+    clip_norm: Annotated[float, Field(ge=2**-6, le=LONGEST_RESIDUAL)] = LONGEST_RESIDUAL
 
 
 class Settings(Document):
     """A whole comparison: every method at every epsilon, number of silos and seed is one cell.
 
     Attributes:
+        extractor: file of a model of kind "frozen", beside the settings' own file if not absolute.
         epsilons: of all stages together; `inf` is training without privacy.
     """
 
@@ -152,6 +165,7 @@ class Settings(Document):
     name: Name
     data: Data
     model: AnyModel
+    extractor: Path | None = None
     train: Train
     fit: Fit = Fit()
     methods: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -167,8 +181,8 @@ class Settings(Document):
         for field in ("methods", "epsilons", "seeds"):
             if len(set(getattr(self, field))) != len(getattr(self, field)):
                 raise ValueError(f"{field}: one appears twice")
-        if self.model.kind == "frozen":
-            raise ValueError("model.kind: a frozen extractor is not compared; give its embeddings as columns of files")
+        if (self.model.kind == "frozen") != (self.extractor is not None):
+            raise ValueError('extractor: the file of model.kind = "frozen", and only there')
         private = any(value != float("inf") for value in self.epsilons)
         if private and self.train.batch is not None:
             raise ValueError("train.batch: privacy needs a sampling_rate instead")
@@ -204,6 +218,8 @@ def load(name: str) -> Settings:
 
 def located(settings: Settings, folder: Path) -> Settings:
     """Settings whose files' paths are not relative to anywhere else than `folder`."""
+    if settings.extractor is not None:
+        settings = settings.model_copy(update={"extractor": folder / settings.extractor})
     files = settings.data.files
     if files is None:
         return settings
@@ -219,8 +235,10 @@ def document(settings: Settings) -> dict[str, Any]:
     return raw
 
 
-def narrowed(settings: Settings, methods: str | None, epsilons: str | None, seeds: int | None) -> Settings:
-    """Settings with fewer methods, epsilons or seeds, as a command line names them.
+def narrowed(
+    settings: Settings, methods: str | None, epsilons: str | None, seeds: int | None, validation: float | None = None
+) -> Settings:
+    """Settings with fewer methods, epsilons or seeds, or judged by training patients, as a command line says.
 
     Raises:
         UsageError: an unknown method or no number.
@@ -236,6 +254,8 @@ def narrowed(settings: Settings, methods: str | None, epsilons: str | None, seed
     if seeds is not None:
         changes["seeds"] = list(range(seeds))
     raw = settings.model_dump(mode="python", by_alias=True)
+    if validation is not None:
+        changes["data"] = {**raw["data"], "validation": validation}
     try:
         return Settings.model_validate({**raw, **changes})
     except ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -70,3 +71,17 @@ def training_part(owners: Numbers, share: float, generator: np.random.Generator)
         rows = generator.permutation(np.flatnonzero(owners == silo))
         training[rows[: min(max(round(share * len(rows)), 1), len(rows) - 1)]] = True
     return training
+
+
+def held_out(patients: Sequence[bytes], share: float, generator: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Which records are held out, bool[n]: all those of `share` of the patients, of one patient at least.
+
+    Args:
+        patients: of each of n records.
+        share: of them, in (0, 1).
+        generator: of the draw.
+    """
+    different = sorted(set(patients))
+    order = generator.permutation(len(different))
+    held = {different[number] for number in order[: max(round(share * len(different)), 1)]}
+    return np.array([patient in held for patient in patients], dtype=np.bool_)

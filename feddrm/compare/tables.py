@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from feddrm.compare import splits
 from feddrm.compare.data import Federation, public_size
 from feddrm.compare.settings import Data
 from feddrm.contract.errors import InputError
@@ -91,12 +93,10 @@ def _divide(
 ) -> Federation:
     training, tests = [], []
     for place, (name, data) in enumerate(silos.items()):
-        patients = sorted(set(data.patients))
-        if len(patients) < 4:
-            raise InputError(f"Silo {name} has {len(patients)} patients, which are too few to hold some of them out.")
-        order = np.random.default_rng([seed, place]).permutation(len(patients))
-        held = {patients[number] for number in order[: max(round(held_out * len(patients)), 1)]}
-        flags = np.array([patient in held for patient in data.patients])
+        patients = len(set(data.patients))
+        if patients < 4:
+            raise InputError(f"Silo {name} has {patients} patients, which are too few to hold some of them out.")
+        flags = splits.held_out(data.patients, held_out, np.random.default_rng([seed, place]))
         training.append(part(data, np.flatnonzero(~flags)))
         tests.append(part(data, np.flatnonzero(flags)))
     return Federation(
@@ -108,6 +108,27 @@ def _divide(
         tuple(public_size(len(set(data.patients))) for data in training),
         schema,
         private,
+    )
+
+
+def for_choosing(federation: Federation, share: float, seed: int) -> Federation:
+    """The federation without its held-out records: judged by `share` of every silo's training patients instead, who
+    are not trained on. What is chosen by it has not seen what a table reports.
+    """
+    rest, chosen = [], []
+    for place, data in enumerate(federation.silos):
+        flags = splits.held_out(data.patients, share, np.random.default_rng([seed, place, 1]))
+        if flags.all():
+            raise InputError(f"Silo {federation.names[place]} has too few patients to choose settings by some of them.")
+        rest.append(part(data, np.flatnonzero(~flags)))
+        chosen.append(part(data, np.flatnonzero(flags)))
+    return replace(
+        federation,
+        silos=tuple(rest),
+        features=np.concatenate([data.features for data in chosen]),
+        targets=np.concatenate([targets_of(data) for data in chosen]),
+        home=np.concatenate([np.full(len(data), place) for place, data in enumerate(chosen)]),
+        sizes=tuple(public_size(len(set(data.patients))) for data in rest),
     )
 
 

@@ -18,10 +18,11 @@ import numpy.typing as npt
 from feddrm.compare.budget import Noise
 from feddrm.compare.data import Federation
 from feddrm.compare.methods import Method
-from feddrm.compare.plain import Memory, PlainTrainer
+from feddrm.compare.plain import PlainTrainer
 from feddrm.compare.plans import plan_of
 from feddrm.compare.settings import Settings
 from feddrm.contract.plan import Plan
+from feddrm.method import consolidation
 from feddrm.method.layout import Layout, initial_model, initial_personal, layout_of
 from feddrm.method.trainer import Trainer
 from feddrm.method.update import Model, apply, from_float, to_float
@@ -40,6 +41,7 @@ class State:
         personals: each silo's int64[personal_size].
         bytes: that all silos sent and received.
         steps: local steps of all silos.
+        kept: int64[2 shared_size], what consolidation keeps; empty without it.
     """
 
     number: int
@@ -47,12 +49,15 @@ class State:
     personals: tuple[Model, ...] = field(repr=False)
     bytes: int
     steps: int
+    kept: Model = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
 
 
 class Silo(Protocol):
     """One silo's side of a round."""
 
-    def train_round(self, model: Model, personal: Model, number: int) -> tuple[npt.NDArray[np.float64], Model]:
+    def train_round(
+        self, model: Model, personal: Model, number: int, kept: Model | None
+    ) -> tuple[npt.NDArray[np.float64], Model]:
         """(update, new personal vector) of round `number`."""
         ...
 
@@ -70,9 +75,11 @@ class _Private:
     def _entropy(self, count: int) -> bytes:
         return self._stream.bytes(count)
 
-    def train_round(self, model: Model, personal: Model, number: int) -> tuple[npt.NDArray[np.float64], Model]:
+    def train_round(
+        self, model: Model, personal: Model, number: int, kept: Model | None
+    ) -> tuple[npt.NDArray[np.float64], Model]:
         self._stream = np.random.default_rng([*self._seed, number])
-        return self._trainer.train_round(model, personal, self._never, number)
+        return self._trainer.train_round(model, personal, self._never, number, kept)
 
 
 class Training:
@@ -84,7 +91,7 @@ class Training:
         method: the row.
         noise: None for training without privacy.
         seed: of initial weights, draws and noise: a comparison repeats itself, a hospital never does.
-        memory: of what was learnt before, without privacy.
+        ewc: of elastic weight consolidation, as in `plan_of`.
     """
 
     def __init__(
@@ -94,15 +101,14 @@ class Training:
         method: Method,
         noise: Noise | None,
         seed: int,
-        memory: Memory | None = None,
+        ewc: float = 0.0,
     ) -> None:
-        self._memory = memory
         self._settings = settings
         self._federation = federation
         self._method = method
         self._noise = noise
         self._seed = seed
-        self.plan = plan_of(settings, federation, method, noise)
+        self.plan = plan_of(settings, federation, method, noise, consolidation=ewc)
         self._layout = layout_of(self.plan)
         self._alone = layout_of(plan_of(settings, federation, method, noise, alone=True))
         self._together = settings.train.rounds - (settings.train.local_rounds if method.tunes else 0)
@@ -111,7 +117,10 @@ class Training:
         """The state before round 1; the same weights for every method that has a tensor."""
         start = hashlib.sha256(b"compare %d" % self._seed).digest()
         personals = (initial_personal(self._layout, start),) * len(self._federation.silos)
-        return State(0, initial_model(self._layout, start), personals, 0, 0)
+        model = initial_model(self._layout, start)
+        if self.plan.training.ewc is None:
+            return State(0, model, personals, 0, 0)
+        return State(0, model, personals, 0, 0, consolidation.initial(model))
 
     def run(self, state: State) -> Iterator[State]:
         """The states after each of the rounds that are left."""
@@ -148,7 +157,7 @@ class Training:
     def _silos(self, plan: Plan, layout: Layout) -> list[Silo]:
         if self._noise is None:
             return [
-                PlainTrainer(plan, layout, data, silo, self._settings.train, (self._seed, 2, silo), self._memory)
+                PlainTrainer(plan, layout, data, silo, self._settings.train, (self._seed, 2, silo))
                 for silo, data in enumerate(self._federation.silos)
             ]
         count = range(len(self._federation.silos))
@@ -162,18 +171,24 @@ class Training:
         weights = self._weights(cohort)
         personals = list(state.personals)
         total = np.zeros(self._layout.shared_size, dtype=np.int64)
+        ewc = self.plan.training.ewc
+        kept = state.kept if ewc is not None else None
         for silo, weight in zip(cohort, weights, strict=True):
-            update, personals[silo] = silos[silo].train_round(state.model, personals[silo], number)
+            update, personals[silo] = silos[silo].train_round(state.model, personals[silo], number, kept)
             total += quantise(weight * update, sums.clip, sums.fraction_bits)
         model = apply(state.model, total, size, sums.fraction_bits, self.plan.training.server_learning_rate)
         # A masked vector up and a sum down, 32 bits an entry each.
         volume = state.bytes + size * 8 * self._layout.shared_size
-        return State(number, model, tuple(personals), volume, state.steps + size * train.local_steps)
+        steps = state.steps + size * train.local_steps
+        if ewc is None or kept is None:
+            return State(number, model, tuple(personals), volume, steps)
+        kept = consolidation.advance(ewc, kept, state.model, model)
+        return State(number, model, tuple(personals), volume, steps, kept)
 
     def _go_on_alone(self, silos: list[Silo], state: State) -> State:
         number = state.number + 1
         pairs = zip(silos, state.personals, strict=True)
-        personals = tuple(silo.train_round(state.model, personal, number)[1] for silo, personal in pairs)
+        personals = tuple(silo.train_round(state.model, personal, number, None)[1] for silo, personal in pairs)
         steps = state.steps + len(silos) * self._settings.train.local_steps
         return State(number, state.model, personals, state.bytes, steps)
 

@@ -95,7 +95,7 @@ class Trainer:
         """
         load_vectors(self._network, self._layout, model, personal)
         before = read(self._network, self._layout, "shared")
-        pulls = self._pulls(kept)
+        pulls = pulls_of(self._training, self._layout, self._network, kept)
         for active, steps in self._phases:
             self._engine.begin(self._training.rate(number), pulls, active)
             for _ in range(steps):
@@ -106,19 +106,30 @@ class Trainer:
         update = read(self._network, self._layout, "shared") - before
         return update, from_float(read(self._network, self._layout, "personal"))
 
-    def _pulls(self, kept: Model | None) -> list[Pull]:
-        """Of a round that begins with the network's weights."""
-        training, layout, pulls = self._training, self._layout, []
-        if training.proximal_mu:
-            parameters = dict(self._network.named_parameters())
-            anchors = {tensor.name: parameters[tensor.name].detach().clone() for tensor in layout.of("shared")}
-            pulls.append(Pull(anchors, dict.fromkeys(anchors, torch.tensor(training.proximal_mu))))
-        if training.ewc is not None:
-            if kept is None:
-                raise ValueError("the plan consolidates, so that a round needs what was kept")
-            strengths = consolidation.strengths(training.ewc, layout, kept).astype(np.float32)
-            pulls.append(Pull(_tensors(layout, to_float(consolidation.anchor(kept))), _tensors(layout, strengths)))
-        return pulls
+
+def pulls_of(training: Training, layout: Layout, network: torch.nn.Module, kept: Model | None) -> list[Pull]:
+    """What pulls the weights of a round that begins with the network's.
+
+    Args:
+        training: of the plan.
+        layout: of the plan.
+        network: as the round finds it.
+        kept: int64[2 shared_size], what consolidation keeps in the job's state; None if the plan has no `ewc`.
+
+    Raises:
+        ValueError: the plan has `ewc`, and nothing was kept.
+    """
+    pulls = []
+    if training.proximal_mu:
+        parameters = dict(network.named_parameters())
+        anchors = {tensor.name: parameters[tensor.name].detach().clone() for tensor in layout.of("shared")}
+        pulls.append(Pull(anchors, dict.fromkeys(anchors, torch.tensor(training.proximal_mu))))
+    if training.ewc is not None:
+        if kept is None:
+            raise ValueError("the plan consolidates, so that a round needs what was kept")
+        strengths = consolidation.strengths(training.ewc, layout, kept).astype(np.float32)
+        pulls.append(Pull(_tensors(layout, to_float(consolidation.anchor(kept))), _tensors(layout, strengths)))
+    return pulls
 
 
 def _tensors(layout: Layout, vector: npt.NDArray[np.float32]) -> dict[str, torch.Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -60,6 +62,18 @@ def test_two_who_are_asked_are_averaged() -> None:
     # For the average the order of the two is nobody's business.
     turned = measure(asked, np.array([[0, 1]]))
     assert (turned.system, turned.one_silo) == (1.0, 1.0)
+
+
+def test_what_silos_tell_counts_and_at_home_what_they_tell_their_own() -> None:
+    own = answers([[0, 1]], [2], [1])
+    told, at_home = np.zeros((1, 2, 3), dtype=np.float32), np.zeros((1, 3), dtype=np.float32)
+    told[0, 0, 2] = told[0, 1, 0] = at_home[0, 2] = 1.0
+    mixed = replace(own, told=told, at_home=at_home, shared=np.array([[0.0, 0.0, 1.0]], dtype=np.float32))
+    quality = measure(mixed, np.array([[0]]))
+    assert (quality.system, quality.one_silo, quality.own_silo, quality.shared_head) == (1.0, 1.0, 1.0, 1.0)
+    assert quality.random_silo == 0.5
+    alone = measure(own, np.array([[0]]))
+    assert (alone.system, alone.own_silo, alone.shared_head) == (0.0, 0.0, None)
 
 
 def test_against_a_slow_computation() -> None:

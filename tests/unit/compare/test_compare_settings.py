@@ -66,7 +66,12 @@ def test_rands_schema_is_the_demos() -> None:
         ({"data": {"source": "mnist", "split": "dirichlet"}}, "say how many"),
         ({"data": {"source": "mnist", "split": "fixed", "shift": "colour"}}, "shift"),
         ({"data": {"source": "files"}}, "files"),
-        ({"model": {"kind": "frozen", "sha256": bytes(32), "form": "export", "features": 8}}, "not compared"),
+        (
+            {"model": {"kind": "frozen", "sha256": bytes(32), "form": "export", "features": 8, "hidden": [4]}},
+            "extractor",
+        ),
+        ({"extractor": "public.pt"}, "extractor"),
+        ({"data": {"validation": 1.0}}, "less than 1"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, object], word: str) -> None:
