@@ -23,12 +23,21 @@ from feddrm.method.update import Tensors
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """One published release."""
+    """One published release.
+
+    Attributes:
+        second_opinion: how near the best one's density ratio the second-best's must be to be asked, too; 1 is never.
+        fitted: whether stage 2 fitted the head.
+        questions: of each silo, what it answers; only silos of equal numbers are asked together.
+    """
 
     id: str
     release: bytes
     querier: QuerierRelease
     threshold: int
+    second_opinion: float
+    fitted: bool
+    questions: tuple[int, ...]
     grid: Grid = field(repr=False)
     router: Router = field(repr=False)
 
@@ -50,15 +59,19 @@ class Serving:
             release=release_hash(bundle.statement),
             querier=QuerierRelease(bundle.plan, bundle.statement, blob_hash(bundle.trunk)),
             threshold=plan.secure_aggregation.threshold,
+            second_opinion=plan.queries.second_opinion,
+            fitted=plan.routing_fit is not None,
+            questions=plan.questions,
             grid=Grid.of(plan, safetensors.numpy.load(bundle.trunk)),
             router=Router.from_tensors(layout_of(plan), head, plan.silos),
         )
 
-    def route(self, codes: Sequence[bytes], eligible: Collection[str]) -> tuple[str, ...]:
-        """The best-matching eligible silo for each coarse embedding.
+    def route(self, codes: Sequence[bytes], eligible: Collection[str]) -> tuple[tuple[str, ...], ...]:
+        """For each coarse embedding the best-matching eligible silo, or two that are nearly tied, in the plan's order.
 
         Raises:
             MalformedError: a code is not of this release's length, or carries more than the code.
             UnreachableError: no silo is eligible.
         """
-        return self.router.route(self.grid.decode(codes), eligible)
+        phi = self.grid.decode(codes)
+        return self.router.route(phi, eligible, self.second_opinion, fitted=self.fitted, questions=self.questions)

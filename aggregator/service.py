@@ -246,11 +246,13 @@ class QueryService(query_pb2_grpc.QueryServiceServicer):
         limit = office.daily_queries
         if not await office.hub.run(lambda engine: engine.store.charge_queries(querier, today, count, limit)):
             raise BudgetError(f"{querier} has used up its {limit} routes of today.")
-        names = serving.route(wanted.codes, office.relays.eligible(serving.release))
-        routes = tuple(
-            q.Route(SiloId(name), office.roster.version, self._ticket(querier, name, serving)) for name in names
-        )
-        return codec.ROUTE_REPLY.to_wire(q.RouteReply(routes))
+        rows = serving.route(wanted.codes, office.relays.eligible(serving.release))
+        reply = tuple(q.RouteRow(tuple(self._route(querier, name, serving) for name in names)) for names in rows)
+        return codec.ROUTE_REPLY.to_wire(q.RouteReply(reply))
+
+    def _route(self, querier: str, silo: str, serving: Serving) -> q.Route:
+        """A ticket of its own for each silo, so that none learns whether another one is asked, too."""
+        return q.Route(SiloId(silo), self._office.roster.version, self._ticket(querier, silo, serving))
 
     def _ticket(self, querier: str, silo: str, serving: Serving) -> Signed:
         now = now_ms()

@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if [int(answer["row"]) for answer in answers] != list(range(1, len(truth) + 1)):
         parser.exit(3, "Not every patient was answered.\n")
     pairs = list(zip(answers, truth, strict=True))
-    home = sum(answer["silo"] == true["hospital"] for answer, true in pairs)
+    home = sum(answer["silos"] == true["hospital"] for answer, true in pairs)
     right = sum(answer["label"] == true["label"] for answer, true in pairs)
     print(f"routed to the hospital that they came from: {home / len(pairs):.3f}")
     print(f"answered rightly by the hospital that they were routed to: {right / len(pairs):.3f}")

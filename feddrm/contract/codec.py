@@ -28,7 +28,9 @@ from secagg.wire import MAXIMUM_EVIDENCE, MAXIMUM_PROOF, Frame, Step
 
 MAXIMUM_BLOB: Final = 1 << 34
 MAXIMUM_SEALED: Final = 2 << 20
+# Embeddings in a request, and silos that one of them is routed to.
 MAXIMUM_ROUTES: Final = 1024
+MAXIMUM_OPINIONS: Final = 2
 # The widest layer of a plan at the most bits for a unit.
 MAXIMUM_CODE: Final = 4096 * 16 // 8
 
@@ -250,7 +252,10 @@ ROUTE_REQUEST = Record(
     sound=_route_request_sound,
 )
 ROUTE = Record(q.Route, query_pb2.Route, silo=_NAME, roster_version=_VERSION, ticket=_SIGNED)
-ROUTE_REPLY = Record(q.RouteReply, query_pb2.RouteReply, routes=Many(ROUTE, MAXIMUM_ROUTES, minimum=1))
+ROUTE_ROW = Record(
+    q.RouteRow, query_pb2.RouteRow, routes=Many(ROUTE, MAXIMUM_OPINIONS, minimum=1, distinct=lambda route: route.silo)
+)
+ROUTE_REPLY = Record(q.RouteReply, query_pb2.RouteReply, rows=Many(ROUTE_ROW, MAXIMUM_ROUTES, minimum=1))
 ASK = Record(q.Ask, query_pb2.AskRequest, silo=_NAME, ticket=_SIGNED, sealed=Bytes(1, MAXIMUM_SEALED))
 ASK_REPLY = Record(q.AskReply, query_pb2.AskReply, answer=Bytes(1, MAXIMUM_SEALED))
 

@@ -78,10 +78,17 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class RouteReply:
-    """One route an embedding, in order."""
+class RouteRow:
+    """Where one embedding goes: a silo, or two that are nearly tied, in the plan's order and never by rank."""
 
     routes: tuple[Route, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteReply:
+    """One row an embedding, in order."""
+
+    rows: tuple[RouteRow, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """All shares are of held-out records, in [0, 1]."""
+    """All shares are of held-out records, in [0, 1]. `silos_asked` is how many a query was shown to, on average."""
 
     queries: int
+    silos_asked: float
     routing_accuracy: float
     chance_routing: float
     largest_site_routing: float
@@ -35,7 +36,7 @@ class Accuracy:
 
 def measure(
     truth: Sequence[Truth],
-    routes: Sequence[str],
+    routes: Sequence[Sequence[str]],
     answers: Sequence[str],
     predictions: Mapping[str, Sequence[str]],
     majority: Mapping[str, str],
@@ -44,8 +45,8 @@ def measure(
 
     Args:
         truth: the n held-out records in file order.
-        routes: the silo that each was routed to.
-        answers: the label that this silo answered.
+        routes: the silos that each was routed to. Of two, which are in no order, each counts as half a route.
+        answers: the label that they answered.
         predictions: for every silo its own model's label for each of the n records.
         majority: the commonest label among each site's *training* records.
     """
@@ -54,12 +55,15 @@ def measure(
         raise ValueError("every column must have one entry for each held-out record")
     sites = Counter(record.site for record in truth)
 
-    def share(hits: int, of: int = count) -> float:
+    def share(hits: float, of: int = count) -> float:
         return round(hits / of, 4)
 
     return Accuracy(
         queries=count,
-        routing_accuracy=share(sum(a.site == b for a, b in zip(truth, routes, strict=True))),
+        silos_asked=share(sum(len(named) for named in routes)),
+        routing_accuracy=share(
+            sum((record.site in named) / len(named) for record, named in zip(truth, routes, strict=True))
+        ),
         chance_routing=round(1 / len(predictions), 4),
         largest_site_routing=share(max(sites.values())),
         system_accuracy=share(sum(a.label == b for a, b in zip(truth, answers, strict=True))),

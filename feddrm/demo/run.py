@@ -113,7 +113,7 @@ def run(settings: Settings, say: Say) -> dict[str, Any]:
         checked = sums.check(status["history"], directory / "kept-updates", federation.coordinator)
     accuracy = measure(
         files.truth,
-        [row["silo"] for row in answers],
+        [row["silos"] for row in answers],
         [row["label"] for row in answers],
         predictions,
         files.majority,

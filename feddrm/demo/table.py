@@ -44,13 +44,13 @@ def _quality(result: dict[str, Any]) -> Table:
     table.add_column("compare with")
     rows = (
         (
-            "Did the router name the hospital that the patient came from?",
+            "Did the router name the hospital that the patient came from? (Of two, half.)",
             "routing_accuracy",
             f"chance {_percent(result['chance_routing'])}, "
             f"always the largest site {_percent(result['largest_site_routing'])}",
         ),
         (
-            "Was the answer of the hospital it was routed to right?",
+            "Was the answer of the hospital that it was routed to right, or the mean of two?",
             "system_accuracy",
             f"a random hospital {_percent(result['random_silo_accuracy'])}, "
             f"the patient's own {_percent(result['own_silo_accuracy'])}, "
@@ -59,6 +59,8 @@ def _quality(result: dict[str, Any]) -> Table:
     )
     for question, key, comparison in rows:
         table.add_row(question, f"[bold]{_percent(result[key])}[/]", comparison)
+    table.caption = f"A query was shown to {result['silos_asked']:.2f} hospitals: to two where they are nearly tied, to one elsewhere."
+    table.caption_justify = "left"
     return table
 
 

@@ -46,7 +46,7 @@ class Router:
         silos: K names in the plan's order.
 
     Raises:
-        MalformedError: the shapes do not fit together, or a value is not finite.
+        MalformedError: fewer than two silos, shapes that do not fit together, or a value that is not finite.
     """
 
     weights: npt.NDArray[np.float32] = field(repr=False)
@@ -55,6 +55,8 @@ class Router:
 
     def __post_init__(self) -> None:
         count = len(self.silos)
+        if count < 2:
+            raise MalformedError("A router chooses between at least two silos.")
         if self.weights.ndim != 2 or self.weights.shape[0] != count or self.bias.shape != (count,):
             raise MalformedError(f"The routing head does not fit {count} silos.")
         if not (np.isfinite(self.weights).all() and np.isfinite(self.bias).all()):
@@ -105,46 +107,65 @@ class Router:
         return ratios
 
     def nearest(
-        self, phi: npt.NDArray[np.float32], eligible: Collection[str], tie: float, *, fitted: bool
+        self,
+        phi: npt.NDArray[np.float32],
+        eligible: Collection[str],
+        tie: float,
+        *,
+        fitted: bool,
+        questions: Sequence[int] | None = None,
     ) -> npt.NDArray[np.int64]:
-        """int64[n, 2]: the place of the best-matching eligible silo, and of the next one where its density ratio is
-        more than `tie` times the first's, else -1.
+        """int64[n, 2]: the place of the best-matching eligible silo, and of one that is nearly tied with it, else -1.
 
-        A second opinion is worth most where the first is least sure. Which of the two came first must stay inside the
-        router, as every ranking; that there are two tells a querier that they are nearly tied.
-
-        Args:
-            phi: float32[n, d].
-            eligible: as in `route`.
-            tie: in (0, 1]; 1 is never.
-            fitted: as in `log_density_ratios`.
-
-        Raises:
-            MalformedError: phi is not finite float32[n, d].
-            UnreachableError: no silo of this release is eligible.
-        """
-        if not 0 < tie <= 1:
-            raise ValueError("tie is a part of the larger density ratio")
-        ratios = np.where(self._allowed(eligible), self.log_density_ratios(phi, fitted=fitted), -np.inf)
-        order = np.argsort(-ratios, axis=1, kind="stable")[:, :2].astype(np.int64)
-        best = np.take_along_axis(ratios, order, axis=1)
-        # A silo that is not eligible is infinitely far away.
-        order[~(best[:, 1] > best[:, 0] + np.log(tie)), 1] = -1
-        return order
-
-    def route(self, phi: npt.NDArray[np.float32], eligible: Collection[str]) -> tuple[str, ...]:
-        """The best-matching eligible silo for each of the n embeddings; ties go to the earlier silo of the plan.
+        A second opinion is worth most where the first is least sure. Who they are is decided among *all* silos: two
+        are given where the second-best's density ratio is more than `tie` times the best one's, both answer the same
+        question, and both are eligible. So whoever is away only ever takes a name out of a row; a third silo never
+        comes in beside the first, whose ratios could otherwise be compared by waiting for, or causing, the absence of
+        the one between. Which of two came first must stay inside the router, as every ranking.
 
         Args:
             phi: float32[n, d].
             eligible: names of silos that can be asked now; names unknown to this release are ignored.
+            tie: in (0, 1]; 1 is never.
+            fitted: as in `log_density_ratios`.
+            questions: of the K silos, what each answers; only equal ones give a second opinion. None: all the same.
 
         Raises:
             MalformedError: phi is not finite float32[n, d].
             UnreachableError: no silo of this release is eligible.
+            ValueError: tie is out of its range, or there are not K questions.
         """
-        ratios = np.where(self._allowed(eligible), self.log_ratios(phi), -np.inf)
-        return tuple(self.silos[index] for index in ratios.argmax(axis=1))
+        if not 0 < tie <= 1:
+            raise ValueError("tie is a part of the larger density ratio")
+        asked = np.zeros(len(self.silos), dtype=np.int64) if questions is None else np.asarray(questions)
+        if asked.shape != (len(self.silos),):
+            raise ValueError("every silo answers one question")
+        allowed = self._allowed(eligible)
+        ratios = self.log_density_ratios(phi, fitted=fitted)
+        places = np.full((len(phi), 2), -1, dtype=np.int64)
+        places[:, 0] = np.where(allowed, ratios, -np.inf).argmax(axis=1)
+        pair = np.argsort(-ratios, axis=1, kind="stable")[:, :2]
+        best = np.take_along_axis(ratios, pair, axis=1)
+        tied = best[:, 1] > best[:, 0] + np.log(tie)
+        both = allowed[pair].all(axis=1) & (asked[pair[:, 0]] == asked[pair[:, 1]])
+        places[:, 1] = np.where(tied & both, pair[:, 1], -1)
+        return places
+
+    def route(
+        self,
+        phi: npt.NDArray[np.float32],
+        eligible: Collection[str],
+        tie: float = 1.0,
+        *,
+        fitted: bool = False,
+        questions: Sequence[int] | None = None,
+    ) -> tuple[tuple[str, ...], ...]:
+        """The names of `nearest` for each of the n embeddings: one or two, in the plan's order, which tells no rank.
+
+        Equal ratios go to the earlier silo of the plan. Arguments and errors as in `nearest`.
+        """
+        places = self.nearest(phi, eligible, tie, fitted=fitted, questions=questions)
+        return tuple(tuple(self.silos[place] for place in sorted(row) if place >= 0) for row in places.tolist())
 
     def _allowed(self, eligible: Collection[str]) -> npt.NDArray[np.bool_]:
         allowed = np.array([name in eligible for name in self.silos], dtype=bool)

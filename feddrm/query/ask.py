@@ -1,8 +1,10 @@
-"""Ask the silo that a patient was routed to, without showing the patient to the coordinator (design section 8).
+"""Ask the silos that patients were routed to, without showing a patient to the coordinator (design section 8).
 
-A hospital that refuses is not replaced by the next-best one: a querier would see a second choice whenever it wanted, by
-using up its answers of the first, and a ranking is more than a route. Its rows stay unanswered and are named; those of
-other hospitals are asked all the same. (One that goes away after the route is replaced, as a router under load may do.)
+A row is routed to one silo, or to two that are nearly tied; the answers of two are averaged. A hospital that refuses is
+not replaced by the next-best one: a querier would see a second choice whenever it wanted, by using up its answers of
+the first, and a ranking is more than a route. The other one of two answers alone then, which tells no more, as both
+are named whoever refuses; a row without an answer is named. Whoever is away is passed over in the same way, and where
+nobody of a row is there, the row is routed again, as a router under load may do.
 """
 
 from __future__ import annotations
@@ -15,65 +17,65 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from feddrm.contract.errors import (
-    BudgetError,
-    FeddrmError,
-    MalformedError,
-    NotAuthorisedError,
-    UnreachableError,
-)
-from feddrm.contract.home import MemberHome
-from feddrm.contract.seal import AskContext, open_answer, seal_request
-from feddrm.query.coordinator import Coordinator
-from feddrm.query.model import QuerierModel
+from feddrm.contract.errors import BudgetError, FeddrmError, NotAuthorisedError, UnreachableError
+from feddrm.query.question import Questions
 from feddrm.query.route import Routed, batches, route_rows
-from feddrm.transport.status import (
-    BusyError,
-    DisconnectedError,
-    ReleaseChangedError,
-    SiloRefusedError,
-    UnknownQuerierError,
-)
+from feddrm.transport.status import BusyError, DisconnectedError
 
 _ROUTES_OF_ONE_ROW: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a hospital's own model says of one record. `row` counts from 0; `probability` is that of `label`."""
+    """What the silos of one record say, as the mean of those that answered.
+
+    Attributes:
+        row: from 0.
+        silos: where it was routed, in the plan's order.
+        missing: those of them that gave no answer.
+        label: the likeliest class.
+        probability: that of `label`.
+    """
 
     row: int
-    silo: str
+    silos: tuple[str, ...]
+    missing: tuple[str, ...]
     label: str = field(repr=False)
     probability: float = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A hospital that gave no answer, why, and the rows that were routed to it in vain, from 0."""
+class Silence:
+    """A hospital that gave no answer, why, and the rows that were routed to it in vain, from 0; some of them may have
+    been answered by another one."""
 
     silo: str
     error: FeddrmError
     rows: tuple[int, ...]
 
+    @property
+    def refused(self) -> bool:
+        """Whether it was there and would not answer."""
+        return _refuses(self.error)
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answers that came, in row order, the hospitals that refused, and the error that ended the run early, if one
-    did."""
+    """The answers that came, in row order, the hospitals that kept silent, and the error that ended the run early, if
+    one did."""
 
-    answers: list[Answered]
-    refusals: list[Refusal] = field(default_factory=list)
-    failure: FeddrmError | None = None
+    answers: tuple[Answered, ...]
+    silences: tuple[Silence, ...]
+    failure: FeddrmError | None
 
 
-class _Refused(Exception):  # noqa: N818 - what a hospital did, not a fault
-    """A hospital answers no question of this querier now."""
+def _refuses(error: FeddrmError) -> bool:
+    return isinstance(error, NotAuthorisedError | BudgetError)
 
-    def __init__(self, silo: str, error: FeddrmError) -> None:
-        super().__init__(silo)
-        self.silo = silo
-        self.error = error
+
+def _absent(error: FeddrmError) -> bool:
+    """Whether the hospital is away, and not the coordinator."""
+    return isinstance(error, UnreachableError) and not isinstance(error, DisconnectedError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,137 +83,114 @@ class Asker:
     """Routes and asks all rows of a table.
 
     Attributes:
-        features: float32[n, d]; they leave sealed only.
-        codes: the n coarse embeddings, all that the coordinator sees of them.
-        now_ms: the clock.
-        in_flight: asks at once.
-        done: called after every answer.
+        codes: the n coarse embeddings, all that the coordinator sees of the rows.
+        in_flight: rows that are asked at once.
+        done: called after every row that was answered.
     """
 
-    coordinator: Coordinator
-    model: QuerierModel
-    home: MemberHome
-    features: npt.NDArray[np.float32] = field(repr=False)
+    questions: Questions
     codes: Sequence[bytes] = field(repr=False)
-    now_ms: Callable[[], int]
     in_flight: int = 32
     done: Callable[[], None] = lambda: None
 
     async def run(self) -> Outcome:
-        """Ask everything. A hospital that refused once is not asked again. Any other error stops new asks; those in
-        flight are awaited, as their answers cost budget."""
+        """Ask everything. A hospital that refused once is not asked again, one that was away not in the same batch of
+        routes. Any other error stops new asks; those in flight are awaited, as their answers cost budget."""
         answers: dict[int, Answered] = {}
-        refusals: dict[str, tuple[FeddrmError, list[int]]] = {}
+        silences: dict[tuple[str, bool], tuple[FeddrmError, list[int]]] = {}
         failures: list[FeddrmError] = []
         slots = asyncio.Semaphore(self.in_flight)
+        silent: dict[str, FeddrmError] = {}
 
-        async def one(routed: Routed) -> None:
+        async def one(routes: tuple[Routed, ...]) -> None:
             async with slots:
                 if failures:
                     return
-                if routed.silo.name in refusals:
-                    refusals[routed.silo.name][1].append(routed.row)
-                    return
+                row = routes[0].row
                 try:
-                    answers[routed.row] = await self._ask_row(routed)
-                except _Refused as refused:
-                    refusals.setdefault(refused.silo, (refused.error, []))[1].append(routed.row)
+                    answer, missed = await self._row(routes, silent)
                 except FeddrmError as error:
                     failures.append(error)
-                else:
+                    return
+                for silo, why in missed.items():
+                    silences.setdefault((silo, _refuses(why)), (why, []))[1].append(row)
+                if answer is not None:
+                    answers[row] = answer
                     self.done()
 
         try:
             for rows in batches(len(self.codes)):
-                await asyncio.gather(*(one(routed) for routed in await self._route(rows)))
+                for silo in [silo for silo, error in silent.items() if not _refuses(error)]:
+                    del silent[silo]
+                await asyncio.gather(*(one(routes) for routes in await self._route(rows)))
                 if failures:
                     break
         except FeddrmError as error:
             failures.append(error)
         return Outcome(
-            [answers[row] for row in sorted(answers)],
-            [Refusal(silo, error, tuple(sorted(rows))) for silo, (error, rows) in refusals.items()],
+            tuple(answers[row] for row in sorted(answers)),
+            tuple(Silence(silo, error, tuple(sorted(rows))) for (silo, _), (error, rows) in silences.items()),
             failures[0] if failures else None,
         )
 
-    async def _route(self, rows: Sequence[int]) -> tuple[Routed, ...]:
-        return await route_rows(self.coordinator, self.model, self.home, self.codes, rows, self.now_ms())
+    async def _route(self, rows: Sequence[int]) -> tuple[tuple[Routed, ...], ...]:
+        ask = self.questions
+        return await route_rows(ask.coordinator, ask.model, ask.home, self.codes, rows, ask.now_ms())
 
-    async def _ask_row(self, routed: Routed) -> Answered:
-        """Ask about one row; a silo that went away after the route is given up for the next choice.
+    async def _row(
+        self, routes: tuple[Routed, ...], silent: dict[str, FeddrmError], turns: int = _ROUTES_OF_ONE_ROW
+    ) -> tuple[Answered | None, dict[str, FeddrmError]]:
+        """The answer to one row, if anybody gave one, and the errors of those of its silos that did not.
+
+        Args:
+            silent: hospitals that are not asked any more, and why; grows.
+            turns: how often the row may still be routed and asked.
 
         Raises:
-            _Refused: the silo answers no question of this querier now.
-            FeddrmError: as the call's own, but it names the silo and says who can act.
+            FeddrmError: what is neither a refusal nor an absence; an absence, if all of a row's silos are away, also
+                after it was routed again.
         """
-        for _ in range(_ROUTES_OF_ONE_ROW - 1):
-            try:
-                return await self._ask(routed)
-            except (BusyError, DisconnectedError) as error:
-                raise self._named(error, routed) from error
-            except UnreachableError:
-                (routed,) = await self._route([routed.row])
-            except (NotAuthorisedError, BudgetError) as error:
-                raise _Refused(routed.silo.name, self._named(error, routed)) from error
-            except FeddrmError as error:
-                raise self._named(error, routed) from error
+        heard = await asyncio.gather(*(self._hear(one, silent, alone=len(routes) == 1) for one in routes))
+        errors = {one.silo.name: said for one, said in zip(routes, heard, strict=True) if isinstance(said, FeddrmError)}
+        for error in errors.values():
+            if not (_refuses(error) or _absent(error)):
+                raise error
+        if len(errors) < len(routes):
+            silent.update(errors)
+            spoken = [said for said in heard if not isinstance(said, FeddrmError)]
+            return self._averaged(routes, spoken, tuple(errors)), errors
+        refusals = {silo: error for silo, error in errors.items() if _refuses(error)}
+        if refusals:
+            silent.update(refusals)
+            return None, refusals
+        last = next(iter(errors.values()))
+        # A hospital that has no room was asked again for as long as the person wished.
+        if turns == 1 or any(isinstance(error, BusyError) for error in errors.values()):
+            raise last
+        (again,) = await self._route([routes[0].row])
+        return await self._row(again, silent, turns - 1)
+
+    async def _hear(
+        self, routed: Routed, silent: dict[str, FeddrmError], *, alone: bool
+    ) -> npt.NDArray[np.float64] | FeddrmError:
+        """An answer, or why there is none: an error of one of two must not leave the other's answer unheard.
+
+        Who is away is not waited for again where another one answers the same row.
+        """
+        before = silent.get(routed.silo.name)
+        if before is not None and (_refuses(before) or not alone):
+            return before
         try:
-            return await self._ask(routed)
-        except (NotAuthorisedError, BudgetError) as error:
-            raise _Refused(routed.silo.name, self._named(error, routed)) from error
+            return await self.questions.put(routed)
         except FeddrmError as error:
-            raise self._named(error, routed) from error
+            return error
 
-    def _named(self, error: FeddrmError, routed: Routed) -> FeddrmError:
-        """What a person can act on. The silo itself tells no more than a word; the route says which silo it was."""
-        silo, me = routed.silo.name, self.home.name
-        match error:
-            case UnknownQuerierError():
-                return NotAuthorisedError(
-                    f"{silo} does not know this querier yet: {me} is not in the roster that {silo} has approved.",
-                    remedy=f"The IT of {silo} must accept roster version {routed.roster_version}: feddrm-silo roster"
-                    " show, then roster accept.",
-                )
-            case SiloRefusedError():
-                return NotAuthorisedError(
-                    f"{silo} refuses the question.", remedy=f"The log of its agent says why; call the IT of {silo}."
-                )
-            case BudgetError():
-                return BudgetError(
-                    f"{silo} gives {me} no more answers today.",
-                    remedy=f"Ask again tomorrow (UTC), or call the IT of {silo}: answers_per_day in local/agent.toml.",
-                )
-            case BusyError():
-                return BusyError(f"{silo} is still busy.", remedy="Ask again later, or give it longer with --patience.")
-            case DisconnectedError() | ReleaseChangedError():
-                return error
-            case UnreachableError():
-                return UnreachableError(f"{silo} was not reached: {error.message}", remedy=error.remedy)
-        return error
-
-    async def _ask(self, routed: Routed) -> Answered:
-        silo = routed.silo
-        context = AskContext(
-            federation=self.home.federation,
-            querier=self.home.name,
-            silo=silo.name,
-            roster_version=routed.roster_version,
-            release=self.model.release.hash,
-            ticket=routed.ticket_hash,
-        )
-        sealed, pending = seal_request(
-            self.features[routed.row : routed.row + 1],
-            context=context,
-            sealing_key=silo.sealing,
-            signer=self.home.keys.identity,
-            now_ms=self.now_ms(),
-        )
-        answer = await self.coordinator.ask(silo.name, routed.ticket, sealed)
-        (probabilities,) = open_answer(pending, answer, silo_key=silo.identity)
-        classes = self.model.plan.at(silo.name).schema_.target.classes
-        if len(probabilities) != len(classes):
-            raise MalformedError(
-                f"{silo.name} answered with {len(probabilities)} classes; by the plan it has {len(classes)}."
-            )
-        best = int(probabilities.argmax())
-        return Answered(routed.row, silo.name, classes[best], round(float(probabilities[best]), 6))
+    def _averaged(
+        self, routes: tuple[Routed, ...], spoken: Sequence[npt.NDArray[np.float64]], missing: tuple[str, ...]
+    ) -> Answered:
+        """The mean in the plan's order; the route was refused unless all of its silos answer the same question."""
+        mean = np.mean(np.stack(spoken), axis=0)
+        best = int(mean.argmax())
+        silos = tuple(one.silo.name for one in routes)
+        label = self.questions.model.plan.at(silos[0]).schema_.target.classes[best]
+        return Answered(routes[0].row, silos, missing, label, round(float(mean[best]), 6))

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
-import json
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from feddrm.cli import Format, FormatOption, emit, make_app, now_ms, printable, progress, require_extra, run, table
+from feddrm.cli import Format, FormatOption, make_app, now_ms, printable, progress, require_extra, run
 from feddrm.query import enrolment
 
 if TYPE_CHECKING:
-    from feddrm.contract.errors import FeddrmError
-    from feddrm.query.ask import Outcome, Refusal
+    from feddrm.query.ask import Outcome
+    from feddrm.query.route import Routed
 
 app = make_app("feddrm-query", "Ask a federation which hospital resembles a patient, and what its model says.")
 enrolment.register(app)
@@ -34,7 +30,7 @@ PatienceOption = Annotated[
 ExtractorOption = Annotated[
     Path | None, typer.Option("--extractor", metavar="FILE", help="The plan's feature extractor, if it has one.")
 ]
-InFlightOption = Annotated[int, typer.Option("--in-flight", min=1, max=256, help="Asks at once.")]
+InFlightOption = Annotated[int, typer.Option("--in-flight", min=1, max=256, help="Rows asked at once.")]
 
 
 @app.command("route")
@@ -46,10 +42,15 @@ def route_command(
     patience: PatienceOption = 300.0,
     extractor: ExtractorOption = None,
 ) -> None:
-    """Name the hospital whose patients each row of FILE resembles most."""
+    """Name the hospital whose patients each row of FILE resembles most.
+
+    Where the plan has second opinions and two hospitals are nearly tied, both are named, in the plan's order: which of
+    them is nearer stays with the router.
+    """
     require_extra("feddrm-query route", "query", ["torch"])
-    rows = asyncio.run(_route(file, directory, patience, extractor))
-    _publish(form, out, ("row", "silo"), rows)
+    from feddrm.query import present
+
+    present.routes(asyncio.run(_route(file, directory, patience, extractor))).publish(form, out)
 
 
 @app.command("ask")
@@ -62,32 +63,30 @@ def ask_command(
     in_flight: InFlightOption = 32,
     extractor: ExtractorOption = None,
 ) -> None:
-    """Ask, sealed, what the model of the hospital that each row of FILE is routed to says."""
+    """Ask, sealed, what the model of the hospital that each row of FILE is routed to says.
+
+    Where two hospitals are nearly tied, both are asked, each of them sees the row, and what is printed is the mean of
+    their answers; if one gives none, it is named (missing) and the other's stands alone. An answer counts at each
+    hospital that gave one.
+    """
     require_extra("feddrm-query ask", "query", ["torch"])
+    from feddrm.query import present
+
     outcome, total = asyncio.run(_ask(file, directory, patience, in_flight, extractor))
-    rows = [(answer.row + 1, answer.silo, answer.label, answer.probability) for answer in outcome.answers]
-    headers = ("row", "silo", "label", "probability")
-    errors = [*([outcome.failure] if outcome.failure else []), *(refusal.error for refusal in outcome.refusals)]
-    if not errors:
-        _publish(form, out, headers, rows)
+    error = present.unanswered(outcome)
+    if error is not None and not outcome.answers:
+        raise error
+    present.answers(outcome).publish(form, out)
+    for silence in outcome.silences:
+        print(printable(present.silence(silence, outcome)), file=sys.stderr)
+    if error is None:
         return
-    if not rows:
-        raise errors[0]
-    _publish(form, out, headers, rows, incomplete=errors[0], refusals=outcome.refusals)
-    for refusal in outcome.refusals:
-        print(printable(f"{refusal.error} (Not answered: {_rows(refusal.rows)}.)"), file=sys.stderr)
     last = "" if outcome.failure is None else f"{outcome.failure} "
-    print(printable(f"{last}{len(rows)} of {total} rows were answered."), file=sys.stderr)
-    raise typer.Exit(errors[0].exit_code)
+    print(printable(f"{last}{len(outcome.answers)} of {total} rows were answered."), file=sys.stderr)
+    raise typer.Exit(error.exit_code)
 
 
-def _rows(numbers: Sequence[int]) -> str:
-    shown = ", ".join(str(number + 1) for number in numbers[:10])
-    more = f" and {len(numbers) - 10} more" if len(numbers) > 10 else ""
-    return f"row{'s' if len(numbers) > 1 else ''} {shown}{more}"
-
-
-async def _route(file: Path, directory: Path, patience: float, extractor: Path | None) -> list[tuple[int, str]]:
+async def _route(file: Path, directory: Path, patience: float, extractor: Path | None) -> list[tuple[Routed, ...]]:
     from feddrm.features import read_table
     from feddrm.query.coordinator import Patience
     from feddrm.query.route import batches, route_rows
@@ -96,11 +95,11 @@ async def _route(file: Path, directory: Path, patience: float, extractor: Path |
     records = read_table(file)
     async with session(directory, Patience(patience, say=note)) as (coordinator, home, model):
         codes = model.codes(model.features(records, extractor))
-        rows: list[tuple[int, str]] = []
+        rows: list[tuple[Routed, ...]] = []
         with progress("Routing", len(codes)) as shown:
             for batch in batches(len(codes)):
                 routed = await route_rows(coordinator, model, home, codes, batch, now_ms())
-                rows += [(one.row + 1, one.silo.name) for one in routed]
+                rows += routed
                 shown.advance(len(routed))
     return rows
 
@@ -111,6 +110,7 @@ async def _ask(
     from feddrm.features import read_table
     from feddrm.query.ask import Asker
     from feddrm.query.coordinator import Patience
+    from feddrm.query.question import Questions
     from feddrm.query.session import note, session
 
     records = read_table(file)
@@ -118,44 +118,8 @@ async def _ask(
         features = model.features(records, extractor)
         codes = model.codes(features)
         with progress("Asking", len(codes)) as shown:
-            asker = Asker(coordinator, model, home, features, codes, now_ms, in_flight, shown.advance)
+            asker = Asker(Questions(coordinator, model, home, features, now_ms), codes, in_flight, shown.advance)
             return await asker.run(), len(codes)
-
-
-def _publish(
-    form: Format,
-    out: Path | None,
-    headers: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    *,
-    incomplete: FeddrmError | None = None,
-    refusals: Sequence[Refusal] = (),
-) -> None:
-    document: dict[str, object] = {"rows": [dict(zip(headers, row, strict=True)) for row in rows]}
-    if incomplete is not None:
-        document["incomplete"] = str(incomplete)
-        document["refused"] = [
-            {"silo": refusal.silo, "reason": str(refusal.error), "rows": [row + 1 for row in refusal.rows]}
-            for refusal in refusals
-        ]
-    if out is None:
-        emit(form, document, table(headers, rows))
-        return
-    from feddrm.contract.files import atomic_write
-
-    text = json.dumps(document) if form is Format.JSON else _csv(headers, rows)
-    # Labels are about patients, so nobody else on this machine may read them.
-    atomic_write(out, text.encode(), mode=0o600)
-    summary: Mapping[str, object] = {"out": str(out), "rows_written": len(rows)}
-    emit(form, summary, f"Wrote {len(rows)} rows to {out}.")
-
-
-def _csv(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    stream = io.StringIO(newline="")
-    writer = csv.writer(stream)
-    writer.writerow(headers)
-    writer.writerows(rows)
-    return stream.getvalue()
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from feddrm.contract.errors import MalformedError
 from feddrm.contract.home import MemberHome
 from feddrm.contract.messages import Fetch, Hello, HelloRequest
 from feddrm.contract.names import SiloId
-from feddrm.contract.query_messages import Ask, GetRelease, QuerierRelease, Route, RouteRequest
+from feddrm.contract.query_messages import Ask, GetRelease, QuerierRelease, RouteRequest, RouteRow
 from feddrm.contract.signed import Signed
 from feddrm.transport.client import BusyError, DisconnectedError, make_channel, translated
 from feddrm.v1 import query_pb2_grpc
@@ -114,18 +114,18 @@ class Coordinator:
         if not assembler.complete:
             raise MalformedError(f"The coordinator at {self._address} sent only a part of the trunk.")
 
-    async def route(self, release: bytes, codes: Sequence[bytes]) -> tuple[Route, ...]:
-        """One route for each of the coarse embeddings; tickets are not verified yet."""
+    async def route(self, release: bytes, codes: Sequence[bytes]) -> tuple[RouteRow, ...]:
+        """Where each of the coarse embeddings goes; nothing of it is verified yet."""
         request = codec.ROUTE_REQUEST.to_wire(RouteRequest(release, tuple(codes)))
 
-        async def call() -> Sequence[Route]:
+        async def call() -> tuple[RouteRow, ...]:
             with translated(self._address):
-                return codec.ROUTE_REPLY.from_wire(await self._stub.Route(request, timeout=_CALL_SECONDS)).routes
+                return codec.ROUTE_REPLY.from_wire(await self._stub.Route(request, timeout=_CALL_SECONDS)).rows
 
-        routes = tuple(await self._patience.retry(call))
-        if len(routes) != len(codes):
-            raise MalformedError(f"The coordinator answered {len(codes)} codes with {len(routes)} routes.")
-        return routes
+        rows = await self._patience.retry(call)
+        if len(rows) != len(codes):
+            raise MalformedError(f"The coordinator answered {len(codes)} codes with {len(rows)} routes.")
+        return rows
 
     async def ask(self, silo: str, ticket: Signed, sealed: bytes) -> bytes:
         """The sealed answer to a sealed request. Repeats are the very same bytes, so a silo counts them once."""

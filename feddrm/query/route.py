@@ -1,4 +1,8 @@
-"""Which silo resembles each patient most: the coordinator's word, checked ticket by ticket (design section 8)."""
+"""Which silo, or two, resemble each patient most: the coordinator's word, as far as it can be checked (design 8).
+
+Only the router knows whether two silos are nearly tied. What a querier can check is that the plan lets two be named,
+that both answer the same question, and that their order tells nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from feddrm.contract.codec import MAXIMUM_OPINIONS
 from feddrm.contract.errors import NotAuthorisedError, VerificationError
 from feddrm.contract.home import MemberHome
-from feddrm.contract.query_messages import Route
+from feddrm.contract.query_messages import Route, RouteRow
 from feddrm.contract.roster import Member
 from feddrm.contract.signed import Signed
 from feddrm.contract.tickets import ticket_hash, verify_ticket
@@ -20,7 +25,7 @@ _BATCH_ROWS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """A checked route of one record.
+    """A checked route of one record to one silo.
 
     Attributes:
         row: its index in the table, from 0.
@@ -39,16 +44,32 @@ class Routed:
         return ticket_hash(self.ticket)
 
 
-def check_route(row: int, route: Route, model: QuerierModel, home: MemberHome, now_ms: int) -> Routed:
-    """Check a route against the querier's own roster and the release.
+def check_row(row: int, found: RouteRow, model: QuerierModel, home: MemberHome, now_ms: int) -> tuple[Routed, ...]:
+    """Check where a record goes against the plan, the querier's own roster and the release.
 
     Raises:
-        VerificationError: the ticket is not signed by the roster's round key for this querier, silo and release, or the
-            silo has no part in the release.
+        VerificationError: a silo has no part in the release; two are named though the plan has no second opinions, or
+            twice the same, or in another order than the plan's, or with different questions; a ticket is not signed by
+            the roster's round key for this querier, silo and release.
         NotAuthorisedError: the querier's roster lists no such silo.
     """
-    if route.silo not in model.plan.silos:
-        raise VerificationError(f"The coordinator routed to {route.silo}, which has no part in the release.")
+    plan, names = model.plan, [route.silo for route in found.routes]
+    for name in names:
+        if name not in plan.silos:
+            raise VerificationError(f"The coordinator routed to {name}, which has no part in the release.")
+    places = [plan.silos.index(name) for name in names]
+    both = " and ".join(names)
+    if len(names) > (1 if plan.queries.second_opinion == 1 else MAXIMUM_OPINIONS):
+        raise VerificationError(f"The coordinator routed to {both} at once, which the plan does not allow.")
+    if places != sorted(set(places)):
+        raise VerificationError(f"The coordinator named {both}, which is not the plan's order, and so could be a rank.")
+    targets = [plan.at(name).schema_.target for name in names]
+    if any(target != targets[0] for target in targets):
+        raise VerificationError(f"The coordinator routed to {both}, which by the plan answer different questions.")
+    return tuple(_check_route(row, route, model, home, now_ms) for route in found.routes)
+
+
+def _check_route(row: int, route: Route, model: QuerierModel, home: MemberHome, now_ms: int) -> Routed:
     try:
         member = home.roster.find(route.silo, "silo")
     except NotAuthorisedError as error:
@@ -80,7 +101,7 @@ async def route_rows(
     codes: Sequence[bytes],
     rows: Sequence[int],
     now_ms: int,
-) -> tuple[Routed, ...]:
-    """Route the given rows of a table in one call, by their coarse embeddings; errors as check_route."""
-    routes = await coordinator.route(model.release.hash, [codes[row] for row in rows])
-    return tuple(check_route(row, route, model, home, now_ms) for row, route in zip(rows, routes, strict=True))
+) -> tuple[tuple[Routed, ...], ...]:
+    """Route the given rows of a table in one call, by their coarse embeddings; errors as check_row."""
+    found = await coordinator.route(model.release.hash, [codes[row] for row in rows])
+    return tuple(check_row(row, one, model, home, now_ms) for row, one in zip(rows, found, strict=True))

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from feddrm.v1 import common_pb2 as feddrm_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x64\x64rm/v1/query.proto\x12\tfeddrm.v1\x1a\x16\x66\x65\x64\x64rm/v1/common.proto\"\x13\n\x11GetReleaseRequest\"f\n\x0eQuerierRelease\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.feddrm.v1.Signed\x12$\n\tstatement\x18\x02 \x01(\x0b\x32\x11.feddrm.v1.Signed\x12\r\n\x05trunk\x18\x03 \x01(\x0c\".\n\x0cRouteRequest\x12\x0f\n\x07release\x18\x01 \x01(\x0c\x12\r\n\x05\x63odes\x18\x02 \x03(\x0c\".\n\nRouteReply\x12 \n\x06routes\x18\x01 \x03(\x0b\x32\x10.feddrm.v1.Route\"P\n\x05Route\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x16\n\x0eroster_version\x18\x02 \x01(\x04\x12!\n\x06ticket\x18\x03 \x01(\x0b\x32\x11.feddrm.v1.Signed\"M\n\nAskRequest\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12!\n\x06ticket\x18\x02 \x01(\x0b\x32\x11.feddrm.v1.Signed\x12\x0e\n\x06sealed\x18\x03 \x01(\x0c\"\x1a\n\x08\x41skReply\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\x32\xb0\x02\n\x0cQueryService\x12\x37\n\x05Hello\x12\x17.feddrm.v1.HelloRequest\x1a\x15.feddrm.v1.HelloReply\x12\x45\n\nGetRelease\x12\x1c.feddrm.v1.GetReleaseRequest\x1a\x19.feddrm.v1.QuerierRelease\x12\x34\n\x05\x46\x65tch\x12\x17.feddrm.v1.FetchRequest\x1a\x10.feddrm.v1.Chunk0\x01\x12\x37\n\x05Route\x12\x17.feddrm.v1.RouteRequest\x1a\x15.feddrm.v1.RouteReply\x12\x31\n\x03\x41sk\x12\x15.feddrm.v1.AskRequest\x1a\x13.feddrm.v1.AskReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x64\x64rm/v1/query.proto\x12\tfeddrm.v1\x1a\x16\x66\x65\x64\x64rm/v1/common.proto\"\x13\n\x11GetReleaseRequest\"f\n\x0eQuerierRelease\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.feddrm.v1.Signed\x12$\n\tstatement\x18\x02 \x01(\x0b\x32\x11.feddrm.v1.Signed\x12\r\n\x05trunk\x18\x03 \x01(\x0c\".\n\x0cRouteRequest\x12\x0f\n\x07release\x18\x01 \x01(\x0c\x12\r\n\x05\x63odes\x18\x02 \x03(\x0c\"5\n\nRouteReply\x12!\n\x04rows\x18\x02 \x03(\x0b\x32\x13.feddrm.v1.RouteRowJ\x04\x08\x01\x10\x02\",\n\x08RouteRow\x12 \n\x06routes\x18\x01 \x03(\x0b\x32\x10.feddrm.v1.Route\"P\n\x05Route\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x16\n\x0eroster_version\x18\x02 \x01(\x04\x12!\n\x06ticket\x18\x03 \x01(\x0b\x32\x11.feddrm.v1.Signed\"M\n\nAskRequest\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12!\n\x06ticket\x18\x02 \x01(\x0b\x32\x11.feddrm.v1.Signed\x12\x0e\n\x06sealed\x18\x03 \x01(\x0c\"\x1a\n\x08\x41skReply\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\x32\xb0\x02\n\x0cQueryService\x12\x37\n\x05Hello\x12\x17.feddrm.v1.HelloRequest\x1a\x15.feddrm.v1.HelloReply\x12\x45\n\nGetRelease\x12\x1c.feddrm.v1.GetReleaseRequest\x1a\x19.feddrm.v1.QuerierRelease\x12\x34\n\x05\x46\x65tch\x12\x17.feddrm.v1.FetchRequest\x1a\x10.feddrm.v1.Chunk0\x01\x12\x37\n\x05Route\x12\x17.feddrm.v1.RouteRequest\x1a\x15.feddrm.v1.RouteReply\x12\x31\n\x03\x41sk\x12\x15.feddrm.v1.AskRequest\x1a\x13.feddrm.v1.AskReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,13 +39,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROUTEREQUEST']._serialized_start=185
   _globals['_ROUTEREQUEST']._serialized_end=231
   _globals['_ROUTEREPLY']._serialized_start=233
-  _globals['_ROUTEREPLY']._serialized_end=279
-  _globals['_ROUTE']._serialized_start=281
-  _globals['_ROUTE']._serialized_end=361
-  _globals['_ASKREQUEST']._serialized_start=363
-  _globals['_ASKREQUEST']._serialized_end=440
-  _globals['_ASKREPLY']._serialized_start=442
-  _globals['_ASKREPLY']._serialized_end=468
-  _globals['_QUERYSERVICE']._serialized_start=471
-  _globals['_QUERYSERVICE']._serialized_end=775
+  _globals['_ROUTEREPLY']._serialized_end=286
+  _globals['_ROUTEROW']._serialized_start=288
+  _globals['_ROUTEROW']._serialized_end=332
+  _globals['_ROUTE']._serialized_start=334
+  _globals['_ROUTE']._serialized_end=414
+  _globals['_ASKREQUEST']._serialized_start=416
+  _globals['_ASKREQUEST']._serialized_end=493
+  _globals['_ASKREPLY']._serialized_start=495
+  _globals['_ASKREPLY']._serialized_end=521
+  _globals['_QUERYSERVICE']._serialized_start=524
+  _globals['_QUERYSERVICE']._serialized_end=828
 # @@protoc_insertion_point(module_scope)

@@ -30,6 +30,12 @@ class RouteRequest(_message.Message):
     def __init__(self, release: _Optional[bytes] = ..., codes: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class RouteReply(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[RouteRow]
+    def __init__(self, rows: _Optional[_Iterable[_Union[RouteRow, _Mapping]]] = ...) -> None: ...
+
+class RouteRow(_message.Message):
     __slots__ = ("routes",)
     ROUTES_FIELD_NUMBER: _ClassVar[int]
     routes: _containers.RepeatedCompositeFieldContainer[Route]

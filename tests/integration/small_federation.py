@@ -64,6 +64,9 @@ learning_rate = 0.5
 [privacy]
 delta = 1e-5
 
+[queries]
+second_opinion = 0.5
+
 [secure_aggregation]
 threshold = 3
 minimum_cohort = 3

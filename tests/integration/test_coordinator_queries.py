@@ -39,8 +39,9 @@ def test_a_job_a_release_and_queries(fresh: House) -> None:
     async def scenario() -> None:
         with agents(fresh, *SILOS) as silos:
             with OperatorClient(fresh.operator) as client:
-                # Wide enough for an untrained head to name both hospitals that can be asked.
-                receipt = client.start_job(plan_of(fresh, model={"kind": "mlp", "hidden": (8,)}))
+                # Wide enough for an untrained head to find both hospitals that can be asked nearly tied.
+                changes = {"model": {"kind": "mlp", "hidden": (8,)}, "queries": {"second_opinion": 0.3}}
+                receipt = client.start_job(plan_of(fresh, **changes))
                 assert receipt.state == "gathering"
             status = await until(fresh, "release ready")
             assert [h.survivors for h in status.history] == [SILOS, SILOS]
@@ -83,7 +84,7 @@ async def check_trunk(stub: Any, offered: q.QuerierRelease, release: Any) -> Non
 async def check_routes(house: House, stub: Any, silos: dict[str, Agent], release: Any) -> None:
     address = house.address
     assert query_bits(release.plan.plan) == 16
-    codes = tuple((number * 3277).to_bytes(2) for number in range(20))
+    codes = tuple((number * 327).to_bytes(2) for number in range(200))
     request = codec.ROUTE_REQUEST.to_wire(q.RouteRequest(release.hash, codes))
     with pytest.raises(UnreachableError), translated(address):
         await stub.Route(request)
@@ -97,11 +98,15 @@ async def check_routes(house: House, stub: Any, silos: dict[str, Agent], release
     while sum(s.capacity > 0 for s in (await asyncio.to_thread(status_of, house)).silos) < 3:
         await asyncio.sleep(0.05)
     reply = await stub.Route(request)
-    routes = codec.ROUTE_REPLY.from_wire(reply).routes
-    # Only silos that serve this release, and of the answer nothing but names and tickets.
-    assert {route.silo for route in routes} <= {"site-1", "site-2"}
-    assert {field.name for field, _ in reply.routes[0].ListFields()} == {"silo", "roster_version", "ticket"}
-    assert len({route.ticket.body for route in routes}) == 20
+    rows = [[route.silo for route in row.routes] for row in codec.ROUTE_REPLY.from_wire(reply).rows]
+    # Only silos that serve this release, two in the plan's order, and of the answer nothing but names and tickets.
+    named = {tuple(names) for names in rows}
+    assert ("site-1", "site-2") in named
+    assert named <= {("site-1",), ("site-2",), ("site-1", "site-2")}
+    routes = [route for row in codec.ROUTE_REPLY.from_wire(reply).rows for route in row.routes]
+    assert {field.name for field, _ in reply.rows[0].ListFields()} == {"routes"}
+    assert {field.name for field, _ in reply.rows[0].routes[0].ListFields()} == {"silo", "roster_version", "ticket"}
+    assert len({route.ticket.body for route in routes}) == len(routes)
     now = time.time_ns() // 1_000_000
     roster = house.identities.roster
     for route in routes:

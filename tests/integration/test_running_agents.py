@@ -132,7 +132,7 @@ def test_a_permission_taken_back_ends_the_answers_until_it_is_given_again(
     assert "policy.toml" in status["queries"]["problem"]
     rows = federation.ask("desk", federation.directory / "questions.csv")
     assert rows
-    assert all(row["silo"] != "north" for row in rows)
+    assert all("north" not in row["silos"] for row in rows)
     edit(policy, broken[1], broken[0])
     wait(lambda: capacity() > 0)
 

@@ -10,12 +10,14 @@ TRUTH = [Truth("a", "x"), Truth("a", "y"), Truth("b", "x"), Truth("c", "x")]
 def test_every_share_is_of_the_records_it_names() -> None:
     result = measure(
         TRUTH,
-        routes=["a", "b", "b", "a"],
+        routes=[["a"], ["b"], ["a", "b"], ["b", "c"]],
         answers=["x", "x", "x", "y"],
         predictions={"a": ["x", "y", "y", "y"], "b": ["y", "y", "x", "y"], "c": ["y", "y", "y", "y"]},
         majority={"a": "x", "b": "x", "c": "y"},
     )
     assert result.queries == 4
+    assert result.silos_asked == 1.5
+    # Of two that are named in no order, a desk picks the right one half of the time.
     assert result.routing_accuracy == 0.5
     assert result.chance_routing == 0.3333
     assert result.largest_site_routing == 0.5
@@ -27,4 +29,4 @@ def test_every_share_is_of_the_records_it_names() -> None:
 
 def test_missing_answers_are_not_counted_silently() -> None:
     with pytest.raises(ValueError, match="one entry"):
-        measure(TRUTH, ["a"] * 4, ["x"] * 3, {"a": ["x"] * 4}, {"a": "x"})
+        measure(TRUTH, [["a"]] * 4, ["x"] * 3, {"a": ["x"] * 4}, {"a": "x"})

@@ -106,6 +106,9 @@ silo_statuses = st.builds(o.SiloStatus, names, st.booleans(), text, counts, coun
 announces = st.builds(m.Announce, frames, frame_tuples, st.none() | outcomes, st.lists(sizes, max_size=4).map(tuple))
 versions = st.integers(1, (1 << 53) - 1)
 sealed = st.binary(min_size=1, max_size=80)
+route_rows = st.lists(
+    st.builds(q.Route, names, versions, signeds), min_size=1, max_size=2, unique_by=lambda route: route.silo
+).map(lambda routes: q.RouteRow(tuple(routes)))
 capacities = st.builds(q.Capacity, st.integers(0, 100_000), hashes)
 answers = st.builds(q.Answer, hashes, sealed, st.just("")) | st.builds(
     q.Answer, hashes, st.just(b""), st.sampled_from(["busy", "no-budget"])
@@ -154,9 +157,7 @@ MESSAGES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (codec.ROUTE_REQUEST, st.builds(q.RouteRequest, hashes, codes)),
     (
         codec.ROUTE_REPLY,
-        st.lists(st.builds(q.Route, names, versions, signeds), min_size=1, max_size=3).map(
-            lambda routes: q.RouteReply(tuple(routes))
-        ),
+        st.lists(route_rows, min_size=1, max_size=3).map(lambda rows: q.RouteReply(tuple(rows))),
     ),
     (codec.ASK, st.builds(q.Ask, names, signeds, sealed)),
     (codec.ASK_REPLY, st.builds(q.AskReply, sealed)),
@@ -286,6 +287,7 @@ def test_an_unknown_field_inside_a_nested_message_is_refused() -> None:
 
 HASH = bytes(range(32))
 SIGNED = Signed(b"body", (Signature(HASH, bytes(64)),))
+TWO = q.RouteRow((q.Route(SiloId("a"), 1, SIGNED), q.Route(SiloId("b"), 1, SIGNED)))
 FRAME = Frame(1, "hospital-a", b"body", bytes(64))
 READY = m.Ready(bytes(16), HASH, 3, HASH, ((SiloId("hospital-b"), 4),), HASH)
 
@@ -353,6 +355,10 @@ REFUSED: list[tuple[Any, Any, dict[str, Any]]] = [
     (codec.ROUTE_REQUEST, q.RouteRequest(HASH, (bytes(3),)), {"codes": [bytes(3), bytes(4)]}),
     (codec.ROUTE_REQUEST, q.RouteRequest(HASH, (bytes(3),)), {"codes": [bytes(3)] * (codec.MAXIMUM_ROUTES + 1)}),
     (codec.ROUTE, q.Route(SiloId("a"), 1, SIGNED), {"roster_version": 0}),
+    (codec.ROUTE_ROW, TWO, {"routes": []}),
+    (codec.ROUTE_ROW, TWO, {"routes": [codec.ROUTE.to_wire(TWO.routes[0])] * 2}),
+    (codec.ROUTE_ROW, TWO, {"routes": [codec.ROUTE.to_wire(q.Route(SiloId(name), 1, SIGNED)) for name in "abc"]}),
+    (codec.ROUTE_REPLY, q.RouteReply((TWO,)), {"rows": []}),
     (codec.ANSWER, q.Answer(HASH, b"x"), {"refusal": "busy"}),
     (codec.ANSWER, q.Answer(HASH, b"x"), {"answer": b""}),
     (codec.ANSWER, q.Answer(HASH, refusal="busy"), {"refusal": "score 0.93"}),

@@ -67,8 +67,8 @@ def test_log_sizes_are_subtracted_where_silos_count_by_size() -> None:
     corrected = Router(w, without_priors(b, counts), NAMES)
     assert np.abs(centred(corrected.log_ratios(points)) - centred(true_ratios(points))).max() < 0.35
     best = [NAMES[k] for k in true_ratios(points).argmax(axis=1)]
-    right = np.mean([a == b for a, b in zip(corrected.route(points, NAMES), best, strict=True)])
-    biased = np.mean([a == b for a, b in zip(Router(w, b, NAMES).route(points, NAMES), best, strict=True)])
+    right = np.mean([a == (b,) for a, b in zip(corrected.route(points, NAMES), best, strict=True)])
+    biased = np.mean([a == (b,) for a, b in zip(Router(w, b, NAMES).route(points, NAMES), best, strict=True)])
     assert right > 0.95 > 0.85 > biased
 
 
@@ -86,9 +86,9 @@ def router() -> Router:
 
 def test_the_next_best_takes_over(router: Router) -> None:
     phi = np.array([[1.0, 0.0], [0.0, 5.0]], dtype=np.float32)
-    assert router.route(phi, NAMES) == ("site-a", "site-c")
-    assert router.route(phi, {"site-b", "site-c"}) == ("site-b", "site-c")
-    assert router.route(phi, {"site-b", "a-newcomer"}) == ("site-b", "site-b")
+    assert router.route(phi, NAMES) == (("site-a",), ("site-c",))
+    assert router.route(phi, {"site-b", "site-c"}) == (("site-b",), ("site-c",))
+    assert router.route(phi, {"site-b", "a-newcomer"}) == (("site-b",), ("site-b",))
 
 
 def test_a_decision_needs_somebody_to_ask(router: Router) -> None:
@@ -100,7 +100,7 @@ def test_a_decision_needs_somebody_to_ask(router: Router) -> None:
 
 def test_ties_and_batches_do_not_change_a_decision(router: Router) -> None:
     rng = np.random.default_rng(3)
-    assert router.route(np.zeros((1, 2), dtype=np.float32), NAMES) == ("site-a",)
+    assert router.route(np.zeros((1, 2), dtype=np.float32), NAMES) == (("site-a",),)
     phi = rng.standard_normal((64, 2)).astype(np.float32)
     single = tuple(router.route(row[None], NAMES)[0] for row in phi)
     assert router.route(phi, NAMES) == single
@@ -128,7 +128,7 @@ def test_malformed_embeddings_are_refused(router: Router, phi: np.ndarray) -> No
 
 def test_extreme_finite_embeddings_are_still_routed(router: Router) -> None:
     phi = np.full((1, 2), np.finfo(np.float32).max, dtype=np.float32)
-    assert router.route(phi, NAMES) == ("site-a",)
+    assert router.route(phi, NAMES) == (("site-a",),)
 
 
 def test_a_router_refuses_a_head_that_does_not_fit(make_plan: MakePlan) -> None:
@@ -172,7 +172,7 @@ def test_the_first_of_two_is_the_route_and_only_eligible_ones_are_named() -> Non
     for eligible in (("a", "b", "c", "d", "e"), ("b", "d"), ("c",)):
         for fitted in (False, True):
             places = router.nearest(phi, eligible, 0.5, fitted=fitted)
-            assert tuple(router.silos[place] for place in places[:, 0]) == router.route(phi, eligible)
+            assert tuple((router.silos[place],) for place in places[:, 0]) == router.route(phi, eligible)
             assert {router.silos[place] for place in places[places >= 0]} <= set(eligible)
     assert (router.nearest(phi, ("c",), 0.01, fitted=False)[:, 1] == -1).all()
 

@@ -26,7 +26,7 @@ def test_an_answer_is_read_by_the_classes_of_who_gave_it(own: World, capsys: pyt
     table.write_text("age,sex\n31,f\n64,m\n50,f\n12,m\n")
     assert invoke(app, ["ask", str(table), "--dir", str(own.querier), "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    by = {row["silo"]: row["label"] for row in rows}
+    by = {silo: row["label"] for row in rows for silo in row["silos"]}
     assert set(by) == set(NAMES)
     assert by[NAMES[1]] in STAGES
     assert not {by[NAMES[0]], by[NAMES[2]]} & set(STAGES)
