@@ -6,19 +6,15 @@ Used by one thread at a time. `submit` is the only way in; what it returns has a
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-import numpy as np
-import safetensors.numpy
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from aggregator import checkpoint, eventlog
-from aggregator.blobs import MODELS, SUMS, TRUNKS
-from aggregator.card import CardFiles, make_card, read_card, write_card
+from aggregator.blobs import MODELS, SUMS
 from aggregator.coordinator import Coordinator
 from aggregator.events import (
     Detached,
@@ -35,16 +31,15 @@ from aggregator.events import (
     Ticked,
 )
 from aggregator.job import Room, model_bytes
-from aggregator.noise import LOOK_BYTES, StoredNoise
+from aggregator.noise import LOOK_BYTES
 from aggregator.phases import Gathering
-from aggregator.release import Candidate, bundle_of
+from aggregator.publishing import Publishing
 from aggregator.router import Serving
 from aggregator.status import status_of
 from aggregator.store import Line, Store
 from feddrm.contract.errors import FeddrmError, InputError
 from feddrm.contract.messages import SiloFrame
-from feddrm.contract.operator_messages import NoiseFound, Status
-from feddrm.contract.release import write_bundle
+from feddrm.contract.operator_messages import Status
 from feddrm.contract.signed import Signed
 from secagg.bodies import Masked
 from secagg.errors import WireError
@@ -87,8 +82,7 @@ class Engine:
         self._bytes = 0
         self._sequence = 0
         self._held: list[_Held] = []
-        self.serving: Serving | None = None
-        self._noise: StoredNoise | None = None
+        self._publishing = Publishing(store, coordinator)
         self.failed = False
 
     @classmethod
@@ -137,7 +131,7 @@ class Engine:
             with contextlib.suppress(InputError):
                 engine.submit(RosterChanged(roster))
         if engine.serving is None and engine.coordinator.releases.current:
-            engine._serve(engine.coordinator.releases.current)
+            engine._publishing.serve(engine.coordinator.releases.current)
         return engine
 
     def absorb(self, event: Event) -> bool:
@@ -221,10 +215,15 @@ class Engine:
         due = self.coordinator.due_ms()
         return None if due is None else max(0, due - self._clock())
 
+    @property
+    def serving(self) -> Serving | None:
+        """The release in service."""
+        return self._publishing.serving
+
     def status(self, capacity: dict[str, int]) -> Status:
         """What the operator sees."""
         room = Room(Stamp(self._clock(), b""), self.coordinator.signer, self.coordinator.presences)
-        return replace(status_of(self.coordinator, room, capacity), noise=self._noise_found(LOOK_BYTES))
+        return replace(status_of(self.coordinator, room, capacity), noise=self._publishing.noise_found(LOOK_BYTES))
 
     def _refuse_failed(self) -> None:
         if self.failed:
@@ -267,38 +266,10 @@ class Engine:
                 case StoreBlob(kind, data):
                     self.store.blobs.put(kind, data)
                 case PublishRelease(release):
-                    self._serve(release)
+                    self._publishing.serve(release)
                 case Send():
                     sends.append(effect)
         return tuple(sends)
-
-    def _serve(self, release: str) -> None:
-        """Write a release's files and put it into service; the same again changes nothing."""
-        candidate = self.coordinator.releases.candidates[release]
-        model = np.frombuffer(self.store.blobs.get(MODELS, candidate.model), dtype="<i8").astype(np.int64)
-        bundle = bundle_of(candidate, model)
-        folder = self.store.directory / "releases" / release
-        card = read_card(folder) or self._card(candidate)
-        write_bundle(folder, bundle)
-        write_card(folder, card)
-        self.store.blobs.put(TRUNKS, bundle.trunk)
-        self.serving = Serving.from_bundle(bundle, safetensors.numpy.load(bundle.head), self.coordinator.roster)
-
-    def _card(self, candidate: Candidate) -> CardFiles:
-        job = self.coordinator.job
-        running = job is not None and job.hash == candidate.plan.hash
-        found = self._noise_found(math.inf) if running else None
-        roster = job.signed_roster if job is not None and running else self.coordinator.signed_roster
-        return make_card(candidate, found, roster, self.coordinator.signer)
-
-    def _noise_found(self, limit: float) -> NoiseFound | None:
-        """What the sums of the newest job hold of noise, after another look at the store."""
-        job = self.coordinator.job
-        if job is None:
-            return None
-        if self._noise is None or self._noise.plan_hash != job.hash:
-            self._noise = StoredNoise(job.hash, job.plan)
-        return self._noise.look(job.outcomes, self.store.blobs, limit)
 
     def _checkpoint(self) -> None:
         milestone = self.coordinator.milestone()
@@ -307,7 +278,7 @@ class Engine:
         changed, self._milestone = milestone != self._milestone, milestone
         if changed:
             # A sum a round while it is fresh, so that the release does not have to read all of them at once.
-            self._noise_found(LOOK_BYTES)
+            self._publishing.noise_found(LOOK_BYTES)
         if not (changed and self._worth_while()) and self._events < _LONGEST_WITHOUT_CHECKPOINT:
             return
         job = self.coordinator.job

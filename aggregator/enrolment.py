@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from aggregator.founding import found_federation
 from aggregator.homes import load_operator_home
-from aggregator.operations import enroll, found_federation, read_requests, remove_members, renew
+from aggregator.operations import enroll, read_requests, remove_members, renew
 from feddrm.cli import Format, FormatOption, confirm, emit, now_ms, table
 from feddrm.contract.authority import Address, day
 from feddrm.contract.errors import InputError

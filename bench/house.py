@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from aggregator.founding import found_federation
 from aggregator.homes import load_operator_home
-from aggregator.operations import enroll, found_federation, read_requests
+from aggregator.operations import enroll, read_requests
 from feddrm.contract.authority import Address
 from feddrm.contract.home import init_member, join_member
 from feddrm.contract.identity import Role

@@ -10,11 +10,15 @@ protocol, and in between what a silo may not put off, RESERVE and COMMIT in its 
 ledgers. A *round* lasts from one announcement to the next: acks, certification, the RELEASE leaf and the coordinator's
 checkpoint as well.
 
+Beside it, in the same run, stands secure aggregation alone (bench.rounds_alone): the same transport and as many
+processes, but no plans, budgets, ledgers, proofs and databases, and nothing on the disk. The product has no such mode.
+
 Bytes are counted by a TCP proxy, in a run of its own: all that passes the sockets, TLS and HTTP/2 included.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import statistics
@@ -35,9 +39,11 @@ from bench.proxy import Proxy
 from bench.report import arguments, show
 from feddrm.contract.authority import Address
 from feddrm.contract.errors import UnreachableError
+from feddrm.contract.messages import SMALL_VECTOR
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import sign_plan
 from feddrm.demo.federation import free_port
+from secagg.session import vector_size
 
 SILOS = 6
 # The first sums import, connect and fill caches.
@@ -159,10 +165,40 @@ class Run:
         }
 
 
+def alone(root: Path, words32: int, sums: int, silos: int = SILOS) -> dict[str, Any]:
+    """The protocol without its ledgers, budgets and databases (bench.rounds_alone): as `Run.measure`, without bytes."""
+    address = Address("127.0.0.1", free_port())
+    house = build(root, [f"silo-{index}" for index in range(silos)], address, address)
+    size = str(words32), str(sums + WARM_UP)
+    with ExitStack() as stack:
+        logs = [root / f"{name}.log" for name in ("coordinator", *house.silos)]
+        commands = [(house.server, *size, "coordinator"), *((house.home(name), *size) for name in house.silos)]
+        children = [
+            stack.enter_context(process(log, "bench.rounds_alone", *command))
+            for log, command in zip(logs, commands, strict=True)
+        ]
+        for child in children:
+            child.wait(_PATIENCE_SECONDS)
+    server, *members = (json.loads(log.read_text().splitlines()[-1]) for log in logs)
+    verified = [max(times) for times in zip(*(member["verified"] for member in members), strict=True)]
+    announced = server["announced"]
+    used = [(cpu[-1] - cpu[WARM_UP]) / sums for cpu in (each["cpu"] for each in (server, *members))]
+    return {
+        "seconds": [end - start for start, end in zip(announced, verified, strict=True)][WARM_UP:],
+        "cpu_coordinator_s": used[0],
+        "cpu_silo_s": statistics.mean(used[1:]),
+    }
+
+
 def row(words32: int, sums: int) -> dict[str, Any]:
     """One line of the table."""
     with tempfile.TemporaryDirectory() as folder:
         timed = Run(Path(folder), words32, sums).measure()
+    bare: dict[str, Any] = {}
+    # A larger vector is no part of its frame, and what carries it then belongs to the product.
+    if vector_size(words32, 0) <= SMALL_VECTOR:
+        with tempfile.TemporaryDirectory() as folder:
+            bare = alone(Path(folder), words32, sums)
     with tempfile.TemporaryDirectory() as folder:
         counted = Run(Path(folder), words32, 3, counted=True).measure()
     return {
@@ -175,6 +211,9 @@ def row(words32: int, sums: int) -> dict[str, Any]:
         "round_p90_ms": 1000 * statistics.quantiles(timed["rounds"], n=10)[-1],
         "coordinator_cpu_ms": 1000 * timed["cpu_coordinator_s"],
         "silo_cpu_ms": 1000 * timed["cpu_silo_s"],
+        "alone_p50_ms": 1000 * statistics.median(bare["seconds"]) if bare else None,
+        "alone_coordinator_cpu_ms": 1000 * bare["cpu_coordinator_s"] if bare else None,
+        "alone_silo_cpu_ms": 1000 * bare["cpu_silo_s"] if bare else None,
         "bytes_up_per_silo": round(counted["bytes_up"]),
         "bytes_up_over_n": counted["bytes_up"] / words32,
     }

@@ -18,8 +18,9 @@ sys.path.append(str(Path(__file__).parents[1] / "unit" / "aggregator"))
 
 from coordinator_harness import MiniSilo, Upload, make_plan
 
+from aggregator.founding import found_federation
 from aggregator.homes import load_operator_home, load_server_home
-from aggregator.operations import enroll, found_federation, read_requests
+from aggregator.operations import enroll, read_requests
 from aggregator.operator_client import OperatorClient
 from feddrm.contract import codec
 from feddrm.contract import messages as m

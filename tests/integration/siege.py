@@ -21,8 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hostile_coordinator import Host
 from small_federation import NAMES, plan_text, write_records
 
+from aggregator.founding import found_federation
 from aggregator.homes import load_operator_home
-from aggregator.operations import enroll, found_federation, read_requests
+from aggregator.operations import enroll, read_requests
 from feddrm.contract import messages as m
 from feddrm.contract.announce import Place, announcement_of, outcome_hash
 from feddrm.contract.authority import Address

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from coordinator_harness import World
 
-from aggregator import eventlog
-from aggregator import hub as hubs
+from aggregator import eventlog, transfers
 from aggregator.events import Detached, FromSilo, JobStopped, Stamp
 from aggregator.hub import Hub
 from feddrm.contract.chunks import iter_chunks
@@ -52,7 +51,7 @@ async def stalled(*chunks: Chunk) -> AsyncIterator[Chunk]:
 def test_an_upload_that_never_ends_is_ended_and_what_came_is_kept(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hubs, "_CHUNK_SECONDS", 0.2)
+    monkeypatch.setattr(transfers, "_CHUNK_SECONDS", 0.2)
     data = bytes(at_masked(world))
     first = next(iter_chunks(data, size=3))
 
@@ -68,7 +67,7 @@ def test_an_upload_that_never_ends_is_ended_and_what_came_is_kept(
 
 
 def test_a_drip_of_bytes_ends_with_the_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(transfers, "_CHECK_SECONDS", 0.0)
     data = bytes(at_masked(world))
 
     async def drip() -> AsyncIterator[Chunk]:

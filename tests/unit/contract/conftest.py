@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.founding import found_federation
 from aggregator.homes import OperatorHome, load_operator_home
-from aggregator.operations import enroll, found_federation, read_requests
+from aggregator.operations import enroll, read_requests
 from feddrm.contract.authority import Address
 from feddrm.contract.home import init_member, join_member
 from feddrm.contract.identity import Role

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.founding import found_federation
 from aggregator.homes import load_operator_home, load_server_home, refuse_operator_key
-from aggregator.operations import enroll, found_federation, read_requests, remove_members, renew
+from aggregator.operations import enroll, read_requests, remove_members, renew
 from feddrm.contract.authority import DAY_MS, Address, parse_certificate
 from feddrm.contract.errors import (
     AlreadyRunningError,

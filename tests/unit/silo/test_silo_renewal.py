@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from silo_harness import plan_document
 
+from aggregator.founding import found_federation
 from aggregator.homes import load_operator_home
-from aggregator.operations import enroll, found_federation, read_requests, remove_members
+from aggregator.operations import enroll, read_requests, remove_members
 from feddrm.contract.authority import Address
 from feddrm.contract.errors import NotAuthorisedError
 from feddrm.contract.home import init_member, join_member, load_silo_home
