@@ -23,8 +23,9 @@ def canonical_json(value: Any) -> bytes:
         MalformedError: another type, an integer beyond 2**53, a real that is not finite, or text that is not Unicode.
     """
     try:
-        if _is_plain(value):
-            data = _plain_json(value)
+        narrow = value if _is_plain(value) else _narrowed(value)
+        if narrow is value or _is_plain(narrow):
+            data = _plain_json(narrow)
             if not data.translate(None, _WITHIN_BMP):
                 return data
         return rfc8785.dumps(value)
@@ -78,6 +79,16 @@ def _is_plain(value: Any) -> bool:
     if kind is list or kind is tuple:
         return all(map(_is_plain, value))
     return kind is dict and all(type(key) is str for key in value) and all(map(_is_plain, value.values()))
+
+
+def _narrowed(value: Any) -> Any:
+    """A value with its whole reals as integers, which is how ECMAScript writes them up to 2**53."""
+    kind = type(value)
+    if kind is float:
+        return int(value) if abs(value) <= _SAFE_INTEGER and value.is_integer() else value
+    if kind is list or kind is tuple:
+        return [_narrowed(item) for item in value]
+    return {name: _narrowed(item) for name, item in value.items()} if kind is dict else value
 
 
 def _is_plain_real(value: float) -> bool:

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from feddrm.contract.errors import FeddrmError, UnreachableError
+from feddrm.contract.errors import FeddrmError
 from feddrm.contract.home import SiloHome
-from feddrm.contract.messages import SMALL_VECTOR, CoordinatorEvent, Hello, RosterOffer, SiloEvent
+from feddrm.contract.messages import CoordinatorEvent, Hello, RosterOffer, SiloEvent
 from feddrm.contract.schedule import STAGE_TRAIN
 from silo.boundary import survivable
 from silo.context import Context
@@ -32,7 +32,6 @@ from silo.effects import (
     Contributed,
     Effect,
     Event,
-    Fetched,
     FetchSum,
     ForgetDeleted,
     LoadData,
@@ -44,12 +43,12 @@ from silo.effects import (
     Trained,
     Tune,
     Upload,
-    Uploaded,
 )
 from silo.link import Backoff, Link
 from silo.participant import Participant
 from silo.relay import Relay
 from silo.renewal import LOOK_SECONDS, Renewal
+from silo.transfers import Transfers
 from silo.worker import Worker
 
 logger = logging.getLogger("silo")
@@ -100,8 +99,6 @@ class Agent:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="workshop")
         self._stop_training = threading.Event()
         self._outbox: asyncio.Queue[SiloEvent] | None = None
-        self._upload: tuple[bytes, asyncio.Task[None]] | None = None
-        self._fetching: set[bytes] = set()
         self._forgetting = False
         self._wake = asyncio.Event()
 
@@ -118,6 +115,7 @@ class Agent:
                 asyncio.TaskGroup() as self._group,
             ):
                 self._link = control
+                self._transfers = Transfers(control, self._start, self._handle)
                 self._group.create_task(self._leave(stop))
                 # Importing torch takes seconds: begin while the connection is made.
                 self._pool.submit(self._worker.warm_up)
@@ -252,11 +250,12 @@ class Agent:
                 stop = self._stop_training = threading.Event()
                 self._start(self._report(lambda: self._worker.tune(effect, stop)))
             case Upload():
-                self._begin_upload(effect)
+                if self._demo.kill_at == effect.round:
+                    logger.warning("Killing this process in round %d, as --demo-kill-at asks.", effect.round)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                self._transfers.upload(effect)
             case FetchSum():
-                if effect.blob not in self._fetching:
-                    self._fetching.add(effect.blob)
-                    self._start(self._fetch(effect))
+                self._transfers.fetch(effect)
 
     async def _forget_deleted(self) -> None:
         # It costs two syncs, and rounds that follow at once can share them.
@@ -275,48 +274,6 @@ class Agent:
 
     async def _report(self, work: Callable[[], Event]) -> None:
         self._handle(await asyncio.get_running_loop().run_in_executor(self._pool, work))
-
-    def _begin_upload(self, effect: Upload) -> None:
-        if self._demo.kill_at == effect.round:
-            logger.warning("Killing this process in round %d, as --demo-kill-at asks.", effect.round)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self._upload is not None:
-            blob, task = self._upload
-            if blob == effect.blob and not task.done():
-                return
-            task.cancel()
-        if len(effect.data) <= SMALL_VECTOR:
-            # It travels with its frame.
-            self._handle(Uploaded(effect.blob))
-            return
-        self._upload = (effect.blob, self._start(self._send_up(effect)))
-
-    async def _send_up(self, effect: Upload) -> None:
-        backoff = Backoff()
-        while True:
-            try:
-                await self._link.upload(effect.blob, effect.data)
-            except UnreachableError as error:
-                logger.info("The upload was interrupted (%s); it resumes.", error.message)
-                await asyncio.sleep(backoff.next())
-            except FeddrmError as error:
-                # The session is over there; the coordinator asks again if it is not.
-                logger.warning("The upload is not wanted: %s", error)
-                return
-            else:
-                self._handle(Uploaded(effect.blob))
-                return
-
-    async def _fetch(self, effect: FetchSum) -> None:
-        try:
-            data = await self._link.fetch(effect.blob, effect.size)
-        except FeddrmError as error:
-            # The coordinator sends outcome or sum again after the next Ready.
-            logger.warning("A published sum could not be fetched: %s", error)
-            return
-        finally:
-            self._fetching.discard(effect.blob)
-        self._handle(Fetched(effect.blob, data))
 
     def _keep(self, event: Trained | Contributed, folder: Path) -> None:
         stage = event.stage if isinstance(event, Contributed) else STAGE_TRAIN

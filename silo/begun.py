@@ -11,10 +11,10 @@ from typing import Final
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.files import atomic_write
 from privacy.ledger import Ledger
-from silo.books import SHOWN, shown_sizes
 from silo.database import LEDGER_REMEDY
 from silo.home import Home
 from silo.state import State
+from silo.witnessing import SHOWN, shown_sizes
 
 _BEGUN: Final = "ledger begun"
 _NOTE: Final = (

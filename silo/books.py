@@ -6,47 +6,28 @@ ended with an ABORT leaf; it stays charged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from feddrm.contract.charge import Charge, charge, round_event
-from feddrm.contract.documents import parse_body
-from feddrm.contract.plan import Plan, plan_hash
+from feddrm.contract.charge import Charge, round_event
 from feddrm.contract.policy import Policy
 from feddrm.contract.release import schema_hash
 from feddrm.contract.schedule import STAGE_PERSONAL, place_of_tuning
 from privacy.commitments import commit_update
-from privacy.events import Event, canonical
+from privacy.events import Event
 from privacy.handover import Carry
 from privacy.leaves import AbortReason, Caps, Dataset, Reserve
 from privacy.leaves import Plan as PlanLeaf
-from privacy.note import open_head
-from privacy.proofs import MAXIMUM_LEAVES, sighting_of
-from privacy.succession import Owed
-from privacy.witness import check_proof, make_proof
-from secagg.session import Announcement
 from silo.context import Context, Work, commitment_key
 from silo.effects import DataLoaded
-from silo.peers import Heads
-from silo.state import Integers, Job, State
+from silo.state import Integers, Job
 
-SHOWN: Final = "heads shown"
 _ALLOCATED: Final = "allocated"
-_REMEMBERED: Final = 16
-# So many of them are proven unasked. The coordinator asks for what peers report and for all that it relayed in a round,
-# so these matter only after it forgot; and each costs every peer a path in every round.
-_UNASKED: Final = 4
 
 
 def origin_of(federation: str, silo: str) -> str:
     """The name of a silo's ledger, as its signed heads carry it."""
     return f"feddrm/{federation}/{silo}"
-
-
-def shown_sizes(state: State) -> frozenset[int]:
-    """Sizes of the ledger, in leaves, that this silo showed to its peers of late."""
-    return frozenset(int(size) for size in (state.fact(SHOWN) or b"").split())
 
 
 def _software() -> str:
@@ -78,7 +59,6 @@ class Books:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._heads = Heads(context.state)
 
     def set_caps(self, policy: Policy) -> None:
         """The hospital's limits as they are now; they hold from the next charge on."""
@@ -238,52 +218,6 @@ class Books:
         self._context.gate.abort(*place, reason, now_ms=now_ms)
         return True
 
-    def proof(self, work: Work, number: int, sizes: tuple[int, ...]) -> bytes:
-        """What R1 carries: the newest head with this round's RESERVE and COMMIT, and that it extends what peers know.
-
-        Peers know the `sizes` that the coordinator relays, and what this silo showed in the last sessions itself: a
-        retry may come before anybody could report that.
-        """
-        gate, ledger = self._context.gate, self._context.ledger
-        reservation = gate.reserved(work.plan_hash, work.stage(number), number)
-        commit = gate.committed(work.plan_hash, work.stage(number), number)
-        if reservation is None or commit is None:
-            raise LookupError("a round is joined that was not charged and committed")
-        shown = shown_sizes(self._context.state)
-        recent = sorted(shown | {ledger.size})[-_REMEMBERED:]
-        # Durable before R3 at the latest, the first message that anybody builds on. What the loss of power takes of it
-        # before, peers that saw the proof still hold against an older ledger, and an honest coordinator asks for.
-        with self._context.state.soon():
-            self._context.state.set_fact(SHOWN, " ".join(map(str, recent)).encode())
-        succession = ledger.succession()[-(MAXIMUM_LEAVES - 2) :]
-        return make_proof(ledger, (reservation.leaf, commit, *succession), sizes, sorted(shown)[-_UNASKED:])
-
-    def witness(self, work: Work, peer: str, proof: bytes, announcement: Announcement) -> None:
-        """Check a peer's proof, and keep its head and the proof that it charged this job, durably.
-
-        Raises:
-            LedgerFault: the peer's ledger is at fault.
-            UnaskedFault: the coordinator is.
-        """
-        origin = origin_of(self._context.federation, peer)
-        key = self._context.identities((peer,))[peer]
-        known = self._heads.head(peer)
-        note = check_proof(
-            proof,
-            origin=origin,
-            key=key,
-            witnessed=known and known[0],
-            witnessed_key=known and known[1],
-            owed=() if known is None or known[1] == key else owed_by(self._context.state, peer),
-            plan=announcement.plan,
-            stage=announcement.stage,
-            round=announcement.round,
-            event=event_of(work, announcement.round),
-            model=announcement.model,
-        )
-        self._heads.set_head(peer, open_head(note, origin, key).size, note, key)
-        self._heads.sight(peer, announcement.plan, sighting_of(proof))
-
     def _open(self, work: Work, number: int) -> bool:
         return self._unresolved((work.plan_hash, work.stage(number), number))
 
@@ -295,18 +229,6 @@ class Books:
 def _tuning(work: Work) -> tuple[int, int]:
     """Stage and number under which stage 3 stands in the ledger."""
     return STAGE_PERSONAL, place_of_tuning(work.plan)
-
-
-def owed_by(state: State, peer: str) -> Iterator[Owed]:
-    """Jobs that this silo saw a peer charge, at what their signed plans cost; a new ledger must carry them."""
-    sighted = set(Heads(state).sighted(peer))
-    for signed in state.plans():
-        if plan_hash(signed.body) not in sighted:
-            continue
-        plan = parse_body(signed.body, Plan, what="A plan of this silo's own")
-        cost = charge(plan)
-        figures = cost.delta, cost.epsilon, cost.epsilon_alone
-        yield Owed(plan_hash(signed.body), plan.name, *figures, canonical(cost.events), plan.schema_.patient)
 
 
 def event_of(work: Work, number: int) -> Event:

@@ -8,7 +8,6 @@ frames carry silos' signatures, sums verify by their tags or by t silos' acks.
 
 from __future__ import annotations
 
-from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.messages import (
     AbortRequest,
     Announce,
@@ -17,16 +16,14 @@ from feddrm.contract.messages import (
     Notice,
     OutcomeEvent,
     Publish,
-    Ready,
     ReleaseProposal,
     StepFrames,
 )
-from feddrm.contract.names import SiloId
-from feddrm.method.update import model_hash
+from silo.arrivals import Arrivals
 from silo.books import Books
 from silo.boundary import internal_error
 from silo.catchup import Outcomes
-from silo.context import Context, Work, current_model
+from silo.context import Context, Work
 from silo.effects import (
     Connected,
     Contributed,
@@ -46,14 +43,14 @@ from silo.effects import (
     Uploaded,
 )
 from silo.offers import Offers
-from silo.peers import Heads
 from silo.permission import Permission
 from silo.proposals import Proposals
 from silo.releases import Releases
 from silo.rounds import Rounds
-from silo.session import Session
+from silo.standing import Standing
 from silo.state import Job
 from silo.tuning import Tuning
+from silo.witnessing import Witnessing
 
 
 class Participant:
@@ -75,7 +72,10 @@ class Participant:
         self._releases = Releases(context)
         self._tuning = Tuning(context, self._books)
         self._proposals = Proposals(context, self._releases, self._permission, self._tuning)
-        self._rounds = Rounds(context, self._books, self._outcomes, self._permission, self._tuning)
+        self._witnessing = Witnessing(context)
+        self._rounds = Rounds(context, self._books, self._outcomes, self._permission, self._tuning, self._witnessing)
+        self._arrivals = Arrivals(self._rounds, self._outcomes)
+        self._standing = Standing(context, self._witnessing)
         self._work: Work | None = None
         self._data_ready = False
         self._data_problem = ""
@@ -185,7 +185,7 @@ class Participant:
 
     def _in_job(self, event: Event, job: Job, work: Work, now_ms: int, *, asked_ms: int | None = None) -> list[Effect]:
         """`asked_ms`: when the event arrived, if that was earlier."""
-        before = self._place(job)
+        before = self._standing.place(job)
         if isinstance(event, Announce):
             effects = self._announce(event, job, work, now_ms, now_ms if asked_ms is None else asked_ms)
         else:
@@ -196,7 +196,7 @@ class Participant:
         settled = self._releases.settled(after)
         if settled is not None:
             effects += self._propose(settled, after, work, now_ms)
-        if self._place(after) == before:
+        if self._standing.place(after) == before:
             return effects
         # A round ended or was taken back: what is in memory of the session is dead, and the new place is reported. An
         # announcement may take a round back and be entered at once; it says itself where it starts.
@@ -207,24 +207,19 @@ class Participant:
     def _react(self, event: Event, job: Job, work: Work, now_ms: int) -> list[Effect]:
         match event:
             case StepFrames() | Publish():
-                return self._step(event, job, work, now_ms)
+                return self._arrivals.step(event, job, work, now_ms)
             case AbortRequest():
                 return self._rounds.abort_requested(event, job, work)
             case OutcomeEvent():
                 return self._outcomes.outcome(event, job, work, now_ms)
-            case Trained():
-                return self._rounds.trained(event, work, now_ms)
-            case Contributed():
-                return self._rounds.contributed(event, work, now_ms)
-            case TrainingFailed():
-                return self._rounds.failed(event, work, now_ms)
+            case Trained() | Contributed() | TrainingFailed():
+                return self._rounds.worked(event, work, now_ms)
             case Tuned() | TuningFailed():
                 return self._tuned(event, job, work, now_ms)
             case Uploaded():
-                session = self._rounds.current
-                return session.uploaded(event.blob) if isinstance(session, Session) else []
+                return self._arrivals.uploaded(event.blob)
             case Fetched():
-                return self._fetched(event, job, work, now_ms)
+                return self._arrivals.fetched(event, job, work, now_ms)
             case ReleaseProposal():
                 return self._propose(event, job, work, now_ms)
             case JobEnded():
@@ -303,30 +298,6 @@ class Participant:
         effects += self._prepare_release(job, work, now_ms)
         return [*effects, *self._rounds.proceed(job, work, now_ms)]
 
-    def _step(self, event: StepFrames | Publish, job: Job, work: Work, now_ms: int) -> list[Effect]:
-        session = self._rounds.current
-        if not isinstance(session, Session):
-            return []
-        if isinstance(event, StepFrames):
-            return session.request(event) if session.named(event.session) else []
-        effects, total = session.publish(event), event.frame.attachment
-        if not total or not session.wants(event.sum):
-            return effects
-        return [*effects, *self._fetched(Fetched(event.sum, total), job, work, now_ms)]
-
-    def _fetched(self, event: Fetched, job: Job, work: Work, now_ms: int) -> list[Effect]:
-        session = self._rounds.current
-        if not isinstance(session, Session) or not session.wants(event.blob):
-            try:
-                self._outcomes.fetched(event.blob, event.data, job, work, now_ms)
-            except (VerificationError, MalformedError) as error:
-                return [Log(f"Refused a sum: {error}", warning=True)]
-            return []
-        verified, effects = session.fetched(event.data)
-        if verified is None:
-            return effects
-        return [*effects, *self._outcomes.verified(job, work, verified)]
-
     def _ended(self, event: JobEnded, job: Job, work: Work, now_ms: int) -> list[Effect]:
         if event.plan != job.plan:
             return []
@@ -341,18 +312,10 @@ class Participant:
         return [Log(f"The job has ended: {event.reason or 'completed'}."), *self._rounds.forget(), self._ready()]
 
     def _ready(self) -> Send:
-        state = self._context.state
-        job = state.active_job()
+        job = self._context.state.active_job()
         if job is None or self._offers.waits(job.plan):
-            return Send(Ready(self._context.boot, b"", 0, b"", (), self._context.roster_hash))
-        silos = self._work_of(job).plan.silos
-        heads = tuple((SiloId(name), size) for name, (size, _) in Heads(state).heads().items() if name in silos)
-        model = model_hash(current_model(state, job))
-        return Send(Ready(self._context.boot, job.plan, job.round, model, heads, self._context.roster_hash))
-
-    def _place(self, job: Job) -> tuple[bytes, int, bytes]:
-        known = self._context.state.outcome(job.plan, job.round)
-        return job.plan, job.round, b"" if known is None else known.record
+            return Send(self._standing.idle())
+        return Send(self._standing.ready(job, self._work_of(job)))
 
     def _work_of(self, job: Job) -> Work:
         if self._work is None or self._work.plan_hash != job.plan:

@@ -1,7 +1,6 @@
 """A round from its announcement to this silo's R1 (design 5 and 6): check, enter, reserve, work, commit, join.
 
-What the work is follows from the round's stage: training, a share of the routing fit's gradient, counts of held-out
-patients. All else is the same for all of them.
+The work itself is silo.labour's.
 
 Order is everything here: `entered` is durable before anything answers the announcement, the budget's reservation before
 the first record is read, what will be masked and its commitment before the first key leaves.
@@ -15,28 +14,27 @@ from typing import Final
 
 from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.messages import AbortRequest, Announce, DeclineReason, PlanAnswer, SiloFrame
-from feddrm.contract.schedule import STAGE_TRAIN
-from feddrm.method.progress import Parts, shared_model
 from privacy.errors import BudgetRefused
 from privacy.leaves import AbortReason
 from secagg.client import join
-from secagg.errors import MisuseError
-from secagg.quantise import quantise
 from secagg.session import Announcement
 from silo.admission import Admission
 from silo.books import Books
 from silo.boundary import INTERNAL
 from silo.catchup import Outcomes
-from silo.context import Context, Work, current_model
+from silo.context import Context, Work
 from silo.database import NO_RESTORE
-from silo.effects import Contribute, Contributed, Effect, Log, Send, StopTraining, Train, Trained, TrainingFailed
+from silo.effects import Contributed, Effect, Log, Send, Trained, TrainingFailed
+from silo.labour import Labour
 from silo.offers import Offers
 from silo.permission import Permission
 from silo.refusals import Refusals, limit_ms
 from silo.session import Session
+from silo.sessions import Entered
 from silo.slots import slot_end_ms
-from silo.state import Entered, Int64s, Integers, Job
+from silo.state import Job
 from silo.tuning import Tuning
+from silo.witnessing import Witnessing
 
 # What the coordinator learns of everything that is this hospital's own business.
 _DECLINED: Final = "declined"
@@ -58,15 +56,22 @@ class Rounds:
     """At most one round at a time: the one after the job's last."""
 
     def __init__(
-        self, context: Context, books: Books, outcomes: Outcomes, permission: Permission, tuning: Tuning
+        self,
+        context: Context,
+        books: Books,
+        outcomes: Outcomes,
+        permission: Permission,
+        tuning: Tuning,
+        witnessing: Witnessing,
     ) -> None:
         self._context = context
         self._books = books
         self._outcomes = outcomes
         self._permission = permission
         self._tuning = tuning
+        self._witnessing = witnessing
         self._admission = Admission(context, outcomes)
-        self._working: tuple[bytes, int] | None = None
+        self._labour = Labour(context, books)
         self._asked: tuple[bytes, int, int] = (b"", 0, 0)
         self._answered: tuple[bytes, int] = (b"", 0)
         self._refusals = Refusals(context)
@@ -81,14 +86,14 @@ class Rounds:
     @property
     def busy(self) -> bool:
         """Whether a session, a round's work or a refusal that waits for its slot is in memory."""
-        return self.current is not None or self._working is not None or self._refusals.due_ms is not None
+        return self.current is not None or self._labour.busy or self._refusals.due_ms is not None
 
     def forget(self) -> list[Effect]:
         """The round was resolved, or the job ended: what is in memory of it is dead."""
         self.current = None
+        self._witnessing.keep()
         self._refusals.forget()
-        working, self._working = self._working, None
-        return [] if working is None else [StopTraining()]
+        return self._labour.forget()
 
     def announce(
         self, event: Announce, job: Job, work: Work, now_ms: int, asked_ms: int, *, problem: str = ""
@@ -139,39 +144,10 @@ class Rounds:
             return self._withdraw(preparing, unmaskable, said=unmaskable)
         return self._prepare(preparing, job, work, now_ms)
 
-    def trained(self, event: Trained, work: Work, now_ms: int) -> list[Effect]:
-        """Keep a trained round: quantise, store, commit. An update that is not finite is a training that failed."""
-        if self._working != (event.plan_hash, event.round):
-            return []
-        sums = work.plan.secure_aggregation
-        try:
-            q = quantise(event.update, sums.clip, sums.fraction_bits)
-        except MisuseError as error:
-            return self.failed(TrainingFailed(event.plan_hash, event.round, f"the update: {error}"), work, now_ms)
-        return self._store(event.round, q, event.personal, work, now_ms)
-
-    def contributed(self, event: Contributed, work: Work, now_ms: int) -> list[Effect]:
-        """Keep the integers of a round of stage 2 or 4: store, commit."""
-        if self._working != (event.plan_hash, event.round):
-            return []
-        return self._store(event.round, event.words, None, work, now_ms)
-
-    def _store(self, number: int, q: Integers, personal: Int64s | None, work: Work, now_ms: int) -> list[Effect]:
-        self._working = None
-        self._context.state.set_update(work.plan_hash, work.stage(number), number, q, personal)
-        self._books.commit(work, number, q, now_ms)
-        return self._schedule(work, now_ms)
-
-    def failed(self, event: TrainingFailed, work: Work, now_ms: int) -> list[Effect]:
-        """The reservation is spent and the round goes on without this silo."""
-        if self._working != (event.plan_hash, event.round):
-            return []
-        self._working = None
-        self._books.abandon(work, event.round, AbortReason.FAILED, now_ms)
-        return [
-            Log(f"The work of {work.name(event.round)} failed: {event.detail}", warning=True),
-            *self._schedule(work, now_ms, failed=True),
-        ]
+    def worked(self, event: Trained | Contributed | TrainingFailed, work: Work, now_ms: int) -> list[Effect]:
+        """The work of a round is over: this silo joins, or goes on without what failed, when its slot ends."""
+        done = self._labour.take(event, work, now_ms)
+        return [] if done is None else [*done.effects, *self._schedule(work, now_ms, failed=done.failed)]
 
     def tick(self, work: Work, now_ms: int) -> list[Effect]:
         """Join, or refuse, once the slot is over."""
@@ -188,7 +164,7 @@ class Rounds:
         q = self._context.state.update(a.plan, a.stage, a.round)
         if q is None:
             raise LookupError("a round is due whose update is not stored")
-        proof = self._books.proof(work, a.round, preparing.event.witnessed)
+        proof = self._witnessing.proof(work, a.round, preparing.event.witnessed)
         waiting, keys = join(
             preparing.event.frame,
             server_key=self._context.roster.round_key,
@@ -198,7 +174,7 @@ class Rounds:
             entropy=self._context.entropy,
             ledger_proof=proof,
         )
-        self.current = Session(self._context, self._books, work, a, preparing.opened, waiting, keys, q)
+        self.current = Session(self._context, self._witnessing, work, a, preparing.opened, waiting, keys, q)
         return [Send(SiloFrame(keys))]
 
     def collapse(self, event: Announce | None, job: Job, work: Work, now_ms: int) -> list[Effect]:
@@ -238,15 +214,8 @@ class Rounds:
         return []
 
     def recover(self, job: Job, work: Work, now_ms: int) -> list[Effect]:
-        """After a start: what another process had begun and not stored is spent, what it stored is committed."""
-        number = job.round + 1
-        q = self._context.state.update(job.plan, work.stage(number), number)
-        if q is not None:
-            self._books.commit(work, number, q, now_ms)
-            return []
-        if self._books.abandon(work, number, AbortReason.CRASHED, now_ms):
-            return [Log(f"{work.title(number)} was interrupted; its budget stays spent.", warning=True)]
-        return []
+        """After a start: see Labour.recover."""
+        return self._labour.recover(job, work, now_ms)
 
     def _enter(self, event: Announce, announcement: Announcement, opened: bytes) -> None:
         a = announcement
@@ -265,7 +234,7 @@ class Rounds:
                 return self._withdraw(preparing, "this round was trained from another model here")
             self._books.commit(work, number, q, now_ms)
             return self._schedule(work, now_ms)
-        if self._working == (job.plan, number):
+        if self._labour.does(job.plan, number):
             return []
         if self._books.charged(work, number):
             return self._withdraw(preparing, "this round was interrupted here")
@@ -274,11 +243,9 @@ class Rounds:
             # The evaluation counts what the tuned head gets right; `proceed` comes back here.
             return tuning
         try:
-            self._books.reserve(work, number, preparing.announcement.model, now_ms)
+            return [*tuning, *self._labour.begin(job, work, preparing.announcement.model, now_ms)]
         except BudgetRefused as error:
             return [*tuning, *self._withdraw(preparing, f"no budget: {error}")]
-        self._working = (job.plan, number)
-        return [*tuning, Log(f"{work.title(number)}: working."), self._work(job, work)]
 
     def proceed(self, job: Job, work: Work, now_ms: int) -> list[Effect]:
         """The personal head is tuned: the round that waited for it goes on."""
@@ -289,18 +256,6 @@ class Rounds:
         problem = self._permission.problem(work, now_ms)
         effects = self._withdraw(current, problem) if problem else self._prepare(current, job, work, now_ms)
         return self._refusals.late(effects, self._asked[2], now_ms, work)
-
-    def _work(self, job: Job, work: Work) -> Train | Contribute:
-        state, number = self._context.state, job.round + 1
-        personal, fixed = state.personal(job.plan), self._books.fixed()
-        if personal is None or fixed is None:
-            raise LookupError("an accepted job has no personal head or no data set")
-        before, stage = current_model(state, job), work.stage(number)
-        if stage == STAGE_TRAIN:
-            shared = shared_model(work.plan, work.layout, before)
-            kept = Parts.of(work.plan, work.layout, before).kept
-            return Train(job.plan, work.plan, number, fixed.public_size, shared, personal[1], kept)
-        return Contribute(job.plan, work.plan, stage, number, before, personal[1])
 
     def _schedule(self, work: Work, now_ms: int, *, failed: bool = False) -> list[Effect]:
         current = self.current

@@ -29,10 +29,10 @@ from secagg.evidence import find_conflict
 from secagg.session import Announcement
 from secagg.wire import COORDINATOR, Frame, Step
 from silo.accusations import Accusations
-from silo.books import Books
 from silo.boundary import INTERNAL
 from silo.context import Context, Work
 from silo.effects import Effect, FetchSum, Int64s, Log, Send, Upload
+from silo.witnessing import Witnessing
 
 Waiting = AwaitingKeys | AwaitingShares | AwaitingConsistency | AwaitingUnmask | AwaitingSum
 
@@ -67,7 +67,7 @@ class Session:
     def __init__(
         self,
         context: Context,
-        books: Books,
+        witnessing: Witnessing,
         work: Work,
         announcement: Announcement,
         opened: bytes,
@@ -79,7 +79,7 @@ class Session:
         self.opened = opened
         self._keys = keys
         self._context = context
-        self._books = books
+        self._witnessing = witnessing
         self._work = work
         self._waiting: Waiting | None = waiting
         self._q = q
@@ -166,6 +166,7 @@ class Session:
         if self._waiting is not None:
             self._last_word = self._waiting.abort(reason, blamed, evidence)
             self._waiting = None
+            self._witnessing.keep()
             if self._last_word.attachment:
                 Accusations(self._context).keep(self.announcement, self._last_word, blamed)
         if self._last_word is None:
@@ -184,6 +185,7 @@ class Session:
             durable = self._context.state.session(self.opened)
             released = isinstance(self._waiting, AwaitingSum) or durable is None or durable.released
             self._waiting = None
+            self._witnessing.keep()
             self._last_word = abort_frame(
                 announcement=self.opened,
                 me=self._context.me,
@@ -223,20 +225,19 @@ class Session:
         return [Send(SiloFrame(shares))]
 
     def _witness(self, proofs: Mapping[str, bytes]) -> None:
-        """Check the peers' ledgers and keep their heads; those before a fault are kept as well.
+        """Check the peers' ledgers.
 
-        They are durable before R3 (`_mask`), by which this silo first gives something for what they prove: R2 holds
-        shares of keys that were made for this session and hide nothing yet.
+        What was seen of them is written with the spent mark (`_mask`), before R3, by which this silo first gives
+        something for what they prove: R2 holds shares of keys that were made for this session and hide nothing yet. Or
+        it is written when the session ends before (`abort`).
         """
         found: tuple[str, LedgerFault | UnaskedFault] | None = None
-        state = self._context.state
-        with state.soon(), state.transaction():
-            for peer, proof in proofs.items():
-                try:
-                    self._books.witness(self._work, peer, proof, self.announcement)
-                except (LedgerFault, UnaskedFault) as fault:
-                    found = (peer, fault)
-                    break
+        for peer, proof in proofs.items():
+            try:
+                self._witnessing.witness(self._work, peer, proof, self.announcement)
+            except (LedgerFault, UnaskedFault) as fault:
+                found = (peer, fault)
+                break
         if found is not None:
             peer, reason = found
             if isinstance(reason, UnaskedFault):
@@ -247,7 +248,9 @@ class Session:
     def _mask(self, waiting: AwaitingShares, frames: tuple[Frame, ...]) -> list[Effect]:
         ready = waiting.receive(frames)
         a = self.announcement
-        self._context.state.spend(a.plan, a.stage, a.round, a.attempt, self._members)
+        with self._context.state.transaction():
+            self._context.state.spend(a.plan, a.stage, a.round, a.attempt, self._members)
+            self._witnessing.keep()
         self._waiting, self._masked = ready.mask(self._q[: a.words32], self._q[a.words32 :])
         data = self._masked.attachment
         return [Upload(Masked.decode(self._masked.body).vector, self.announcement.round, data)]

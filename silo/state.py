@@ -11,13 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from feddrm.contract.signed import Signed
-from silo.database import Database
+from silo.sessions import Sessions
 
 Int64s = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.signedinteger[Any]]
 Outcome = Literal["released", "lost"]
-
-_SESSION: Final = "attempt, announcement, session, boot, members, masked, released, certified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +26,6 @@ class Job:
     signed: Signed
     round: int
     ended: str
-
-
-@dataclass(frozen=True, slots=True)
-class Entered:
-    """A session this silo entered, whatever became of it.
-
-    `announcement` is the R0 body, `session` its SHA-256, `members` are U1 (known once `masked`). `masked`: a masked
-    input left. `released`: unmasking shares left. `certified`: a valid abort certificate was seen.
-    """
-
-    attempt: int
-    announcement: bytes
-    session: bytes
-    boot: bytes
-    members: tuple[str, ...] = ()
-    masked: bool = False
-    released: bool = False
-    certified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +42,19 @@ class Resolved:
 _signed: Final = lru_cache(maxsize=4)(Signed.from_json)
 
 
-class State(Database):
-    """Jobs, models, sessions, updates, outcomes and releases."""
+class State(Sessions):
+    """Jobs, models, sessions (silo.sessions), updates, outcomes and releases."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
         # Every event asks for the job and its last outcome several times; both change twice a round.
         self._job_kept: tuple[Job | None] | None = None
         self._outcomes_kept: dict[tuple[bytes, int], Resolved | None] = {}
+        self._model_kept: tuple[bytes, int, Int64s] | None = None
 
     def _changed(self) -> None:
-        """Forget what was read of jobs and outcomes: every write to either calls this first."""
-        self._job_kept = None
+        """Forget what was read of jobs, outcomes and models: every write to any of them calls this first."""
+        self._job_kept = self._model_kept = None
         self._outcomes_kept.clear()
 
     @property
@@ -131,9 +112,18 @@ class State(Database):
         self.remains = True
 
     def model(self, plan: bytes, round_number: int) -> Int64s | None:
-        """The job's state after a round (feddrm.method.progress), int64[n]; the last two are kept."""
+        """The job's state after a round (feddrm.method.progress), int64[n], read-only; the last two are kept."""
+        kept = self._model_kept
+        if kept is not None and kept[:2] == (plan, round_number):
+            return kept[2]
         row = self._db.execute("SELECT model FROM models WHERE plan=? AND round=?", (plan, round_number)).fetchone()
-        return None if row is None else np.frombuffer(row[0], "<i8").astype(np.int64)
+        if row is None:
+            return None
+        model = np.frombuffer(row[0], "<i8").astype(np.int64, copy=False)
+        model.flags.writeable = False
+        if self._keeps:
+            self._model_kept = (plan, round_number, model)
+        return model
 
     def personal(self, plan: bytes) -> tuple[int, Int64s] | None:
         """The personal head, fixed point int64[m], and the round in which it was last trained."""
@@ -145,85 +135,6 @@ class State(Database):
         self._db.execute(
             "INSERT OR REPLACE INTO personal VALUES (?,?,?)", (plan, round_number, head.astype("<i8").tobytes())
         )
-
-    # sessions
-
-    def enter(self, plan: bytes, stage: int, round_number: int, entered: Entered) -> None:
-        """Mark a session as entered. Must precede everything that answers it.
-
-        Raises:
-            sqlite3.IntegrityError: entered before.
-        """
-        self._db.execute(
-            "INSERT INTO sessions (plan, stage, round, attempt, announcement, session, boot) VALUES (?,?,?,?,?,?,?)",
-            (plan, stage, round_number, entered.attempt, entered.announcement, entered.session, entered.boot),
-        )
-
-    def highest(self, plan: bytes) -> tuple[int, int, int]:
-        """The highest (stage, round, attempt) entered for a plan; zeros before the first."""
-        row = self._db.execute(
-            "SELECT stage, round, attempt FROM sessions WHERE plan=? ORDER BY stage DESC, round DESC, attempt DESC",
-            (plan,),
-        ).fetchone()
-        return (0, 0, 0) if row is None else (row[0], row[1], row[2])
-
-    def entered(self, plan: bytes, stage: int, round_number: int) -> tuple[Entered, ...]:
-        """All sessions entered for one round, by attempt."""
-        return self._sessions("plan=? AND stage=? AND round=? ORDER BY attempt", (plan, stage, round_number))
-
-    def session(self, session: bytes) -> Entered | None:
-        """An entered session by the hash of its announcement."""
-        return next(iter(self._sessions("session=?", (session,))), None)
-
-    def _sessions(self, where: str, arguments: tuple[bytes | int, ...]) -> tuple[Entered, ...]:
-        query = f"SELECT {_SESSION} FROM sessions WHERE {where}"  # noqa: S608 (constants only)
-        rows = self._db.execute(query, arguments).fetchall()
-        return tuple(
-            Entered(
-                attempt=r[0],
-                announcement=bytes(r[1]),
-                session=bytes(r[2]),
-                boot=bytes(r[3]),
-                members=tuple(r[4].split()),
-                masked=bool(r[5]),
-                released=bool(r[6]),
-                certified=bool(r[7]),
-            )
-            for r in rows
-        )
-
-    def refuse(self, session: bytes) -> None:
-        """Remember an announcement that this silo said it never takes part in."""
-        self._db.execute("INSERT OR IGNORE INTO refused VALUES (?)", (session,))
-
-    def was_refused(self, session: bytes) -> bool:
-        """Whether it said so."""
-        return self._db.execute("SELECT 1 FROM refused WHERE session=?", (session,)).fetchone() is not None
-
-    def spend(self, plan: bytes, stage: int, round_number: int, attempt: int, members: tuple[str, ...]) -> None:
-        """Mark a session of U1 = `members` as masked, before the masked input leaves."""
-        with self.transaction():
-            self.mark(plan, stage, round_number, attempt, "masked")
-            self._db.execute(
-                "UPDATE sessions SET members=? WHERE plan=? AND stage=? AND round=? AND attempt=?",
-                (" ".join(members), plan, stage, round_number, attempt),
-            )
-
-    def mark(
-        self,
-        plan: bytes,
-        stage: int,
-        round_number: int,
-        attempt: int,
-        what: Literal["masked", "released", "certified"],
-    ) -> None:
-        """Set one mark of a session; a mark is never taken back."""
-        done = self._db.execute(
-            f"UPDATE sessions SET {what}=1 WHERE plan=? AND stage=? AND round=? AND attempt=?",  # noqa: S608 (Literal)
-            (plan, stage, round_number, attempt),
-        )
-        if done.rowcount != 1:
-            raise LookupError("a session is marked that was never entered")
 
     # quantised updates
 

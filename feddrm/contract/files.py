@@ -14,8 +14,9 @@ import stat
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -234,6 +235,12 @@ def read_text(path: Path, *, limit: int = MAXIMUM_DOCUMENT) -> str:
         raise InputError(f"{path} is not a text file in UTF-8.") from error
 
 
+# A silo reads its policy again before everything that it does. The same text means the same, and documents are frozen.
+@lru_cache(maxsize=16)
+def _parsed(text: str, model: type[Document]) -> Document:
+    return parse_toml(text, model)
+
+
 def load_document(path: Path, model: type[D]) -> D:
     """Load a TOML file into a contract document.
 
@@ -242,7 +249,7 @@ def load_document(path: Path, model: type[D]) -> D:
     """
     text = read_text(path)
     try:
-        return parse_toml(text, model)
+        return cast("D", _parsed(text, model))
     except ValidationError as error:
         problem, remedy = explain(error, tomllib.loads(text), model)
         raise InputError(f"{path}: {problem}.", remedy=remedy) from error

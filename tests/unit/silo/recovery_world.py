@@ -29,13 +29,14 @@ from privacy.note import open_head
 from privacy.proofs import sighting_of
 from privacy.witness import check_proof, make_proof
 from silo.assembly import open_ledger
-from silo.books import origin_of, owed_by
+from silo.books import origin_of
 from silo.export import export_ledger
 from silo.home import Home
 from silo.peers import Heads
 from silo.recovery import Recovery, recover
 from silo.rekey import make_next_keys, take_keys
 from silo.state import State
+from silo.witnessing import owed_by
 
 CAPS = Caps(3.0, 3.0, 1e-5, 10.0, 10.0, 1e-4, 3)
 

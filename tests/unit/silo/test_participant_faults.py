@@ -113,7 +113,7 @@ WHERE: dict[str, Callable[[House, pytest.MonkeyPatch], None]] = {
     "on entering": lambda h, m: m.setattr(h.state, "enter", broken),
     "on reserving": lambda h, m: m.setattr(h.gate, "reserve", broken),
     "after reserving": lambda h, m: m.setattr(h.state, "personal", broken),
-    "on joining": lambda h, m: m.setattr(h.participant._books, "proof", broken),
+    "on joining": lambda h, m: m.setattr(h.participant._witnessing, "proof", broken),
 }
 
 

@@ -79,7 +79,7 @@ def swapped(desk: Desk, make: Callable[[Desk], bytes]) -> None:
     """Beta joins with another proof than its books would give."""
     beta = desk.houses["beta"]
     proof = make(desk)
-    beta.participant._books.proof = lambda *_: proof  # type: ignore[method-assign]
+    beta.participant._witnessing.proof = lambda *_: proof  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("kind", ["empty", "garbage", "of another silo", "of another round"])
@@ -92,7 +92,7 @@ def test_a_bad_proof_is_blamed_by_name(desk: Desk, kind: str) -> None:
         source = alpha if kind == "of another silo" else beta
         work = source.participant._work
         assert work is not None
-        proof = source.participant._books.proof(work, 1, (1, 2, 3, 4, 5, 6, 7))
+        proof = source.participant._witnessing.proof(work, 1, (1, 2, 3, 4, 5, 6, 7))
         swapped(desk, lambda _: proof)
     before = Heads(alpha.state).head("beta")
     desk.open()
@@ -155,15 +155,15 @@ def test_a_size_that_is_not_proven_is_blamed_on_who_left_it_out(desk: Desk, guil
     if guilty == "coordinator":
         desk.houses["beta"].state.set_fact("heads shown", b"")
     else:
-        books = desk.houses["beta"].participant._books
-        honest = books.proof
+        witnessing = desk.houses["beta"].participant._witnessing
+        honest = witnessing.proof
 
         def silent(*arguments: Any) -> bytes:
             value = json.loads(honest(*arguments))
             value["consistency"] = []
             return canonical_json(value)
 
-        books.proof = silent  # type: ignore[method-assign]
+        witnessing.proof = silent  # type: ignore[method-assign]
     desk.open()
     relay_keys(desk)
     for name in ("alpha", "delta", "gamma"):

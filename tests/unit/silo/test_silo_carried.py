@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from silo_harness import FEDERATION, NOW, Desk
 
 from feddrm.contract.charge import charge
-from privacy.errors import LedgerFault
+from privacy.errors import ForkFault, LedgerFault
 from privacy.events import canonical
 from privacy.handover import Carry, recovered_from
 from privacy.leaves import Commit, Reserve
@@ -18,9 +18,10 @@ from privacy.note import open_head
 from privacy.proofs import sighting_of
 from privacy.witness import make_proof
 from secagg.session import Announcement
-from silo.books import Books, event_of, origin_of
+from silo.books import event_of, origin_of
 from silo.context import Work
 from silo.peers import Heads
+from silo.witnessing import Witnessing
 
 OLD = Ed25519PrivateKey.from_private_bytes(b"o" * 32)
 ORIGIN = origin_of(FEDERATION, "alpha")
@@ -42,7 +43,7 @@ def charged(ledger: Ledger, announcement: Announcement, work: Work) -> bytes:
 def test_a_peer_s_new_ledger_must_carry_what_was_seen_of_the_lost_one(desk: Desk, tmp_path: Path, carried: str) -> None:
     work, announcement = Work.of(desk.trial.signed_plan.signed.body), desk.announcement()
     beta = desk.houses["beta"]
-    books, heads = Books(beta.context), Heads(beta.state)
+    witnessing, heads = Witnessing(beta.context), Heads(beta.state)
     with Ledger.open(tmp_path / "lost.db", ORIGIN, OLD, now_ms=NOW) as lost:
         seen = charged(lost, announcement, work)
         head = lost.head()
@@ -58,9 +59,24 @@ def test_a_peer_s_new_ledger_must_carry_what_was_seen_of_the_lost_one(desk: Desk
     with Ledger.begin_again(tmp_path / "new.db", ORIGIN, key, leaves, now_ms=NOW) as ledger:
         proof = charged(ledger, announcement, work)
         if carried == "in full":
-            books.witness(work, "alpha", proof, announcement)
+            witnessing.witness(work, "alpha", proof, announcement)
+            witnessing.keep()
             assert heads.head("alpha") == (ledger.head(), key.public_key().public_bytes_raw())
             return
         with pytest.raises(LedgerFault, match="job first"):
-            books.witness(work, "alpha", proof, announcement)
+            witnessing.witness(work, "alpha", proof, announcement)
     assert heads.head("alpha") == (head, old), "what was seen before is not forgotten"
+
+
+def test_a_peer_that_shows_two_ledgers_is_caught_before_anything_was_written(desk: Desk, tmp_path: Path) -> None:
+    """Two attempts in a row, of which the first ended before this silo wrote what it had seen."""
+    work, announcement = Work.of(desk.trial.signed_plan.signed.body), desk.announcement()
+    beta = desk.houses["beta"]
+    witnessing, key = Witnessing(beta.context), desk.trial.keys["alpha"].identity
+    with Ledger.open(tmp_path / "one.db", ORIGIN, key, now_ms=NOW) as ledger:
+        witnessing.witness(work, "alpha", charged(ledger, announcement, work), announcement)
+    with Ledger.open(tmp_path / "other.db", ORIGIN, key, now_ms=NOW + 86_400_000) as ledger:
+        proof = charged(ledger, announcement, work)
+        with pytest.raises(ForkFault, match="two different heads"):
+            witnessing.witness(work, "alpha", proof, announcement)
+    assert Heads(beta.state).head("alpha") is None

@@ -18,7 +18,8 @@ from feddrm.contract.identity import Role
 from silo.database import Database
 from silo.home import Home, exclusive, running
 from silo.link import Backoff
-from silo.state import Entered, State
+from silo.sessions import Entered
+from silo.state import State
 
 HOLD = """
 import sys, time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +10,15 @@ from pathlib import Path
 import pytest
 from silo_harness import FEDERATION, Desk, House
 
-from feddrm.contract.messages import OutcomeEvent, Ready
+from feddrm.contract.messages import AbortRequest, OutcomeEvent, Ready
 from privacy.leaves import Abort, AbortReason, Release, Reserve
 from privacy.ledger import Ledger
 from secagg.wire import Step
 from silo.books import origin_of
 from silo.effects import ForgetDeleted
-from silo.state import Entered, State
+from silo.peers import Heads
+from silo.sessions import Entered
+from silo.state import State
 
 
 class Stopped(BaseException):
@@ -97,7 +100,7 @@ def test_nobody_reads_leaves_of_a_write_that_is_not_over(desk: Desk) -> None:
 
 
 def test_heads_seen_are_durable_before_the_masked_input_leaves(desk: Desk) -> None:
-    """They may be written without a sync, but the mark that precedes R3 is synced after them, in the same file."""
+    """With the mark that precedes R3, by one write, which is synced."""
     alpha = desk.houses["alpha"]
     desk.open()
 
@@ -106,10 +109,21 @@ def test_heads_seen_are_durable_before_the_masked_input_leaves(desk: Desk) -> No
         desk.advance(Step.SHARES)
 
     marks, _ = commits(alpha, as_far_as_the_masks)
-    last_head = max(index for index, text in enumerate(marks) if "INTO heads" in text)
+    heads = [index for index, text in enumerate(marks) if "INTO heads" in text]
     spent = next(index for index, text in enumerate(marks) if "SET masked=1" in text)
-    full = max(index for index, text in enumerate(marks[:spent]) if text == "PRAGMA synchronous=FULL")
-    assert last_head < full < spent
+    written = marks.index("COMMIT")
+    assert len(heads) == len(desk.houses) - 1
+    assert max(*heads, spent) < written
+    assert "PRAGMA synchronous=NORMAL" not in marks
+
+
+def test_heads_seen_are_kept_when_a_session_ends_before_the_masked_input(desk: Desk) -> None:
+    alpha = desk.houses["alpha"]
+    desk.open()
+    desk.advance(Step.KEYS)
+    assert Heads(alpha.state).heads() == {}
+    alpha.handle(AbortRequest(hashlib.sha256(desk.announce.body).digest(), "nothing comes of it"))
+    assert set(Heads(alpha.state).heads()) == set(desk.houses) - {"alpha"}
 
 
 def test_a_step_that_fails_inside_one_write_leaves_nothing_and_the_others_stay(tmp_path: Path) -> None:
