@@ -59,7 +59,8 @@ def _quality(result: dict[str, Any]) -> Table:
     )
     for question, key, comparison in rows:
         table.add_row(question, f"[bold]{_percent(result[key])}[/]", comparison)
-    table.caption = f"A query was shown to {result['silos_asked']:.2f} hospitals: to two where they are nearly tied, to one elsewhere."
+    asked = f"{result['silos_asked']:.2f}"
+    table.caption = f"A query was shown to {asked} hospitals: to two where they are nearly tied, to one elsewhere."
     table.caption_justify = "left"
     return table
 
