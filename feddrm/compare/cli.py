@@ -49,6 +49,9 @@ def compare(
             help="Judge by this share of the training patients, who are not trained on: for choosing settings.",
         ),
     ] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Folder in which the plots are written as SVG files, too.")
+    ] = None,
     drift: Annotated[
         bool, typer.Option("--drift", help="Instead: what silos forget when their labels change, with and without EWC.")
     ] = False,
@@ -62,7 +65,7 @@ def compare(
     """
     require_extra("feddrm compare", "compare", ["torch", "opacus"])
     from feddrm.compare import report, run, settings, store
-    from feddrm.contract.files import exclusive
+    from feddrm.contract.files import atomic_write, exclusive, make_directory
 
     wanted = settings.narrowed(settings.load(what), methods, epsilons, seeds, validation)
     if wanted.data.source == "cifar10":
@@ -79,6 +82,10 @@ def compare(
             run.run(wanted, data, place, processes, bar.advance)
         rows = report.rows(wanted, place)
         report.write(wanted, rows, notes, place.folder)
+    if figures is not None:
+        make_directory(figures)
+        for name, picture in report.figures(wanted, rows).items():
+            atomic_write(figures / name, picture.encode())
     for note in notes:
         typer.echo(f"These results are {note}.", err=True)
     emit(form, {"comparison": wanted.name, "notes": notes, "rows": rows}, report.text(rows))

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from feddrm.cli import table
 from feddrm.compare import cells, charts
@@ -49,6 +49,10 @@ _TITLES: Final = {
     "random_silo": "random silo",
     "worst_silo": "worst silo",
 }
+# Of an SVG file's legend.
+_IN_ROW: Final = 4
+_LEGEND_WIDTH: Final = 145
+_LEGEND_LINE: Final = 20
 _LISTS: Final = ("silo_system", "silo_own")
 
 
@@ -91,8 +95,6 @@ def text(found: Sequence[Row]) -> str:
 
 def page(settings: Settings, found: Sequence[Row], notes: Sequence[str]) -> str:
     """report.html: nothing in it is loaded from elsewhere."""
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True)
-    source = (resources.files("feddrm.compare") / "templates" / "report.html").read_text(encoding="utf-8")
     blocks = []
     for (silos, epsilon), members in _groups(found, lambda row: (row["silos"], row["epsilon"])):
         summary = [
@@ -100,18 +102,42 @@ def page(settings: Settings, found: Sequence[Row], notes: Sequence[str]) -> str:
             for method, own in _groups(members, lambda row: row["method"])
         ]
         blocks.append((silos, epsilon, summary, _rivals(members)))
-    return environment.from_string(source).render(
+    return _template("report.html").render(
         settings=settings,
         notes=notes,
         titles=list(_TITLES.values()),
         blocks=blocks,
-        charts=_charts(settings, found),
+        charts=list(_charts(settings, found).values()),
         methods=[METHODS[name] for name in settings.methods],
         seeds=len({row["seed"] for row in found}),
     )
 
 
-def _charts(settings: Settings, found: Sequence[Row]) -> list[Chart]:
+def figures(settings: Settings, found: Sequence[Row]) -> dict[str, str]:
+    """The page's curves as SVG files by name; each loads nothing."""
+    drawn = {}
+    for about, chart in _charts(settings, found).items():
+        places = [
+            (chart.left + place % _IN_ROW * _LEGEND_WIDTH, chart.height + 12 + place // _IN_ROW * _LEGEND_LINE, curve)
+            for place, curve in enumerate(chart.curves)
+        ]
+        height = places[-1][1] + _LEGEND_LINE
+        text = _template("chart.svg").render(chart=chart, legend=places, height=height)
+        drawn[f"{settings.name}-{about}.svg"] = text.strip() + "\n"
+    return drawn
+
+
+def _template(name: str) -> Template:
+    folder = resources.files("feddrm.compare") / "templates"
+    loader = FunctionLoader(lambda part: (folder / part).read_text(encoding="utf-8"))
+    environment = Environment(
+        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True
+    )
+    return environment.get_template(name)
+
+
+def _charts(settings: Settings, found: Sequence[Row]) -> dict[str, Chart]:
+    """By a short name each."""
     epsilons = sorted({_epsilon(row["epsilon"]) for row in found}, reverse=True)
     silos = sorted({row["silos"] for row in found})
     names = [name for name in settings.methods if any(row["method"] == name for row in found)]
@@ -125,16 +151,18 @@ def _charts(settings: Settings, found: Sequence[Row]) -> list[Chart]:
             ]
         )
 
-    drawn = []
+    drawn = {}
     for count in silos if len(epsilons) > 1 else []:
         series = [Series(name, tuple(of(name, count, epsilon, "system") for epsilon in epsilons)) for name in names]
         places = [f"{epsilon:g}" for epsilon in epsilons]
-        drawn.append(charts.curves(f"Where privacy costs accuracy ({count} silos)", "epsilon", places, series))
+        title = f"Where privacy costs accuracy ({count} silos)"
+        drawn[f"epsilon-{count}"] = charts.curves(title, "epsilon", places, series)
     for epsilon in epsilons if len(silos) > 1 else []:
         for key, title in (("system", "The system"), ("worst_silo", "The worst silo")):
             series = [Series(name, tuple(of(name, count, epsilon, key) for count in silos)) for name in names]
             about = f"{title} by the number of silos (epsilon {epsilon:g})"
-            drawn.append(charts.curves(about, "silos", [str(count) for count in silos], series))
+            places = [str(count) for count in silos]
+            drawn[f"{key}-{epsilon:g}".replace("_", "-")] = charts.curves(about, "silos", places, series)
     return drawn
 
 

@@ -109,6 +109,20 @@ def test_silos_over_their_number_are_drawn() -> None:
     assert "The worst silo by the number of silos (epsilon 3)" in page
 
 
+def test_plots_are_files_that_load_nothing() -> None:
+    drawn = report.figures(WANTED, ROWS)
+    assert set(drawn) == {"small-epsilon-6.svg"}
+    picture = drawn["small-epsilon-6.svg"]
+    found = tags(picture)
+    assert found[0] == ("svg", {**found[0][1], "xmlns": "http://www.w3.org/2000/svg"})
+    assert not [name for _, attributes in found for name in attributes if name.endswith(("href", "src"))]
+    assert "feddrm, inf: 0.710 (0.700 to 0.720)" in picture
+    assert "url(" not in picture
+    rows = [row("feddrm", 3.0, 0, 0.7, silos) for silos in (8, 20, 50)]
+    scale = report.figures(settings(methods=["feddrm"], epsilons=[3.0]), rows)
+    assert set(scale) == {"small-system-3.svg", "small-worst-silo-3.svg"}
+
+
 def test_one_place_and_equal_values_are_drawn(tmp_path: Path) -> None:
     report.write(settings(methods=["feddrm"]), [row("feddrm", None, 0, 1.0)], [], tmp_path)
     assert json.loads((tmp_path / "rows.json").read_text())["rows"][0]["system"] == 1.0
