@@ -23,8 +23,9 @@ def canonical_json(value: Any) -> bytes:
         MalformedError: another type, an integer beyond 2**53, a real that is not finite, or text that is not Unicode.
     """
     try:
-        narrow = value if _is_plain(value) else _narrowed(value)
-        if narrow is value or _is_plain(narrow):
+        plain = _is_plain(value)
+        narrow = value if plain else _narrowed(value)
+        if plain or _is_plain(narrow):
             data = _plain_json(narrow)
             if not data.translate(None, _WITHIN_BMP):
                 return data

@@ -40,6 +40,19 @@ def test_reals_are_written_as_ecmascript_writes_them(value: float) -> None:
 
 
 @settings(max_examples=300)
+@given(VALUES | st.integers(-(2**54), 2**54).map(float) | st.lists(st.integers(-9, 9).map(float)))
+def test_every_value_is_written_as_the_standard_says(value: Any) -> None:
+    assert canonical_json(value) == rfc8785.dumps(value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_no_way_leads_round_a_real_that_is_not_finite(value: float) -> None:
+    for wrapped in (value, [value], {"a": [1.0, value]}):
+        with pytest.raises(MalformedError):
+            canonical_json(wrapped)
+
+
+@settings(max_examples=300)
 @given(VALUES, st.booleans(), st.booleans(), st.booleans())
 def test_another_spelling_is_refused(value: Any, ordered: bool, ascii_only: bool, spaced: bool) -> None:
     separators = (", ", ": ") if spaced else (",", ":")
