@@ -29,6 +29,8 @@ _MANY_BITS: Final = 64
 # What a hospital's ordinary line carries upwards, and bytes sent over bytes of a vector: measured 1.01, and some room.
 _SLOW_LINE_MBIT: Final = 10.0
 _FRAMED: Final = 1.1
+# Between equal weights for two always, worse than one alone on CIFAR-10, and 0.7, better.
+_CLEARLY_SECOND: Final = 0.5
 # Beyond it the guarantee rules out little; local/policy.toml's own words for it are the same.
 _WEAK_EPSILON: Final = 10.0
 
@@ -88,6 +90,7 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         "upload_bytes_per_round": vector_size(size, 0),
         "upload_line_mbit": _line_mbit(plan),
         "query_bits": query_bits(plan),
+        "second_opinion": plan.queries.second_opinion,
     }
     lines = (
         f"{plan.name}: {count} silos, {training.rounds} rounds of {training.local_steps} steps.",
@@ -109,6 +112,7 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         f"The shared model has {size} parameters; a silo sends {vector_size(size, 0)} bytes a round.",
         f"A query shows the coordinator at most {query_bits(plan)} bits about the patient: "
         f"{embedding_width(plan)} units of {plan.queries.embedding_bits}.",
+        *_second_opinion(plan),
     )
     return Meaning(
         figures,
@@ -199,6 +203,16 @@ def _shared_target(plan: Plan) -> tuple[str, ...]:
     )
 
 
+def _second_opinion(plan: Plan) -> tuple[str, ...]:
+    factor = plan.queries.second_opinion
+    if factor == 1:
+        return ()
+    return (
+        f"Where the second-best hospital's density ratio is more than {factor:g} of the best one's, and both answer the"
+        " same question, a querier is told both names, in no order, and shows the patient to both.",
+    )
+
+
 def _own_targets(plan: Plan) -> tuple[str, ...]:
     return tuple(
         f"{silo} answers by classes of its own ({', '.join(target.classes)}; column {target.column}), if it allows it."
@@ -252,6 +266,11 @@ def _warnings(plan: Plan, absent: int, epsilon: float, epsilon_alone: float) -> 
             f" {vector_size(layout_of(plan).shared_size, 0) / 1e6:.0f} MB within step_seconds ="
             f" {plan.deadlines.step_seconds:g} and is left out of every round; with"
             f" {math.ceil(plan.deadlines.step_seconds * line / _SLOW_LINE_MBIT)} one of {_SLOW_LINE_MBIT:g} Mbit/s can."
+        )
+    if plan.queries.second_opinion < _CLEARLY_SECOND:
+        found.append(
+            f"queries.second_opinion {plan.queries.second_opinion:g} asks hospitals that are clearly second, too: more"
+            " patients are shown to two, whose mean may be worse than the first one's answer; take about 0.7."
         )
     bits = query_bits(plan)
     if bits > min(_MANY_BITS, record_bits(plan.schema_)):

@@ -36,6 +36,15 @@ def test_plan_check_says_what_a_query_shows(bits: int, hidden: tuple[int, ...], 
     assert any(WARNING in warning for warning in meaning.warnings) is warned
 
 
+@pytest.mark.parametrize(("factor", "said", "warned"), [(1.0, False, False), (0.7, True, False), (0.3, True, True)])
+def test_plan_check_says_when_a_patient_is_shown_to_two_hospitals(factor: float, said: bool, warned: bool) -> None:
+    names = ("site-1", "site-2", "site-3", "site-4")
+    meaning = explain(make_plan(names, queries={"second_opinion": factor}), None)
+    assert meaning.figures["second_opinion"] == factor
+    assert (f"more than {factor:g} of the best one's" in meaning.text()) is said
+    assert any("clearly second" in warning for warning in meaning.warnings) is warned
+
+
 def test_few_bits_are_many_where_few_records_are_possible() -> None:
     """Three columns of two categories and a gap each: 4.75 bits name a record."""
     schema = {
