@@ -2,8 +2,8 @@
 
 Answers are means of two distributions over classes: the silo's own model knows what is special about its patients, the
 head of all silos was fitted on many more of them and is right where the route is not, so that it weighs more in answers
-to queriers than in those about the silo's own patients. Every record is answered by itself, in integers, so that the
-evaluation counts exactly what is answered.
+to queriers than in those about the silo's own patients. The mean is made in integers and of each record by itself, in
+the evaluation as in an answer.
 """
 
 from __future__ import annotations
