@@ -108,9 +108,12 @@ def plan_of(
             "clip_norm": fit.clip_norm,
             "shared_target": method.shares,
         }
-        document["queries"] = {"second_opinion": fit.tie}
-        if method.shares:
-            document["queries"] |= {"shared_weight": fit.shared_weight, "home_weight": fit.home_weight}
+    queries: dict[str, float] = {}
+    if method.routes:
+        queries["second_opinion"] = settings.fit.tie
+    if method.shares:
+        queries |= {"shared_weight": settings.fit.shared_weight, "home_weight": settings.fit.home_weight}
+    document["queries"] = queries
     return Plan.model_validate(document)
 
 

@@ -137,4 +137,8 @@ def test_a_row_is_a_plan_that_an_operator_could_sign() -> None:
     plan = plan_of(wanted, data, METHODS["feddrm"], None)
     assert plan.routing_fit is not None
     assert plan.training.target_weight == 0.5
+    assert (plan.queries.shared_weight, plan.queries.home_weight) == (0.7, 0.3)
+    for routed in ("feddrm", "feddrm-no-shared", "feddrm-stage1"):
+        assert plan_of(wanted, data, METHODS[routed], None).queries.second_opinion == 0.7
+    assert plan_of(wanted, data, METHODS["fedavg-shared"], None).queries.second_opinion == 1.0
     assert plan_of(wanted, data, METHODS["fedper"], None).training.target_weight == 1.0
