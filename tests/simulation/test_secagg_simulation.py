@@ -65,7 +65,7 @@ def test_a_coordinator_that_wants_two_sums_of_one_vector_gets_one() -> None:
 
 def test_what_liars_sign_convicts_them_and_nobody_else() -> None:
     """Each trick is found out somewhere, whatever is lost, repeated or restarted; retries go without the convicted."""
-    outcomes = run(range(60), "false silos")
+    outcomes = run(range(40), "false silos")
     for trick in TRICKS:
         assert outcomes[f"convicted: {trick}"] > 3, outcomes
     assert outcomes["published after a retry"] > 5, outcomes
