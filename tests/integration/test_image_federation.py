@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
+from feddrm.contract.signed_plan import verify_plan
 from feddrm.demo.federation import Federation, Hospital
 from feddrm.demo.processes import Processes
+from feddrm.features import encode, read_table
+from feddrm.method.layout import layout_of
+from feddrm.method.model import build, load_vectors
+from silo.state import State
 
 NAMES = ("north", "east", "south")
 PATIENTS = 60
@@ -50,7 +57,9 @@ memory = 2
 [routing_fit]
 sums = 2
 noise_multiplier = 4.0
-step_size = 4.0
+step_size = 16.0
+clip_norm = 0.7
+shared_target = true
 
 [routing_fit.public_sizes]
 {sizes}
@@ -111,6 +120,52 @@ def write_images(path: Path, seed: int, people: int, *, targets: bool = True) ->
     np.savez_compressed(path, **arrays)
 
 
+def softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return odds / odds.sum(axis=1, keepdims=True)
+
+
+def check_answers(
+    federation: Federation, questions: Path, answers: list[dict[str, Any]], own: list[dict[str, Any]]
+) -> None:
+    """All hospitals hold the same target head of all silos; what they answer is the mixture of it and their own heads,
+    computed here from what they hold."""
+    held: dict[str, tuple[Any, Any]] = {}
+    for name in NAMES:
+        state = State.read(federation.home(name) / "state" / "agent.db")
+        release, job = state.last_release(), state.last_job()
+        assert release is not None
+        assert job is not None
+        models = state.release_models(release)
+        assert models is not None
+        held[name], plan = (
+            models,
+            verify_plan(job.signed, federation="images", operator=bytes.fromhex(federation.operator_key)).plan,
+        )
+        state.close()
+    layout = layout_of(plan)
+    assert all((held[name][0] == held["north"][0]).all() for name in NAMES)
+    assert len(held["north"][0]) == layout.shared_size + 2 * (8 + 1)
+    assert len({held[name][1].tobytes() for name in NAMES}) == 3
+    module = build(plan).eval()
+    features = encode(read_table(questions), plan.schema_, targets=False).features
+    head = held["north"][0][layout.shared_size :].reshape(2, 9) / 2**24
+    for rows, part in ((answers, 0.7), ([{**row, "silos": ["north"]} for row in own], 0.3)):
+        for row in rows:
+            (silo,) = row["silos"]
+            model, personal = held[silo]
+            load_vectors(module, layout, model[: layout.shared_size], personal)
+            with torch.inference_mode():
+                phi = module.embed(torch.from_numpy(features[row["row"] - 1 : row["row"]]))
+                mine = softmax(module.target(phi).numpy().astype(np.float64))
+            normalised = np.append(phi.numpy()[0].astype(np.float64), 1.0)[None]
+            shared = softmax(normalised / np.linalg.norm(normalised) @ head.T)
+            expected = ((1 - part) * mine + part * shared)[0]
+            assert row["label"] == ("clear", "spot")[int(expected.argmax())]
+            assert abs(row["probability"] - expected.max()) < 1e-4
+            assert np.abs(mine - shared).max() > 1e-3
+
+
 def test_hospitals_with_images_train_a_lenet_and_answer(tmp_path: Path) -> None:
     for seed, name in enumerate(NAMES):
         write_images(tmp_path / f"{name}.npz", seed, 2 * PATIENTS)
@@ -133,6 +188,8 @@ def test_hospitals_with_images_train_a_lenet_and_answer(tmp_path: Path) -> None:
         assert federation.status()["state"] == "release ready"
         federation.publish()
         answers = federation.ask("clinic", questions)
+        own = federation.processes.run_json("silo.cli", "predict", federation.home("north"), questions)["rows"]
+    check_answers(federation, questions, answers, own)
     assert [row["row"] for row in answers] == [1, 2, 3, 4, 5]
-    assert {row["silo"] for row in answers} <= set(NAMES)
+    assert {silo for row in answers for silo in row["silos"]} <= set(NAMES)
     assert {row["label"] for row in answers} <= {"clear", "spot"}
