@@ -11,7 +11,7 @@ whole allocation even when it stops early, since when it stops may depend on wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from privacy.account import Account, LifeSpend, Reservation, Round, over_caps
 from privacy.accounting import Epsilon, claim, epsilon, epsilon_alone
@@ -67,6 +67,10 @@ class Gate:
         """The reservation of a round, whatever became of it, or None."""
         entry = self._account.find(plan, stage, round)
         return entry.reservation if entry else None
+
+    def charged(self, plan: bytes) -> Iterator[tuple[int, int]]:
+        """Stage and number of a job's charged rounds, newest first, whatever became of them."""
+        return reversed(self._account.jobs[plan].rounds) if plan in self._account.jobs else iter(())
 
     def committed(self, plan: bytes, stage: int, round: int) -> int | None:  # noqa: A002
         """The number of a round's COMMIT leaf, or None."""

@@ -124,8 +124,11 @@ class Books:
         committed = gate.committed(work.plan_hash, work.stage(following), following) is not None
         if committed and state.update(job.plan, work.stage(following), following) is None:
             return True
-        later = range(following + 1, work.rounds + 1)
-        return any(gate.reserved(work.plan_hash, work.stage(n), n) is not None for n in later)
+        # Newest first: what was charged before the round after the job's last is no news.
+        for stage, number in gate.charged(work.plan_hash):
+            if stage == work.stage(number):
+                return number > following
+        return False
 
     def starts_from(self, work: Work, number: int) -> bytes | None:
         """Hash of the model for which a round was charged, or None if it was not."""

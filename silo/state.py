@@ -53,7 +53,7 @@ class State(Sessions):
         self._model_kept: tuple[bytes, int, Int64s] | None = None
 
     def _changed(self) -> None:
-        """Forget what was read of jobs, outcomes and models: every write to any of them calls this first."""
+        """Forget what was read of jobs, outcomes and models: every write to jobs or models calls this first."""
         self._job_kept = self._model_kept = None
         self._outcomes_kept.clear()
 
@@ -220,7 +220,7 @@ class State(Sessions):
 
     def certify(self, plan: bytes, round_number: int) -> None:
         """A round's outcome was seen certified; seen again, nothing is written."""
-        self._changed()
+        self._outcomes_kept.clear()
         self._db.execute(
             "UPDATE outcomes SET certified=1 WHERE plan=? AND round=? AND certified=0", (plan, round_number)
         )

@@ -147,6 +147,23 @@ def test_a_step_that_fails_inside_one_write_leaves_nothing_and_the_others_stay(t
     state.close()
 
 
+def test_a_model_that_is_kept_in_memory_is_the_stored_one_and_nobody_s_to_change(desk: Desk) -> None:
+    alpha = desk.houses["alpha"]
+    full_round(desk)
+    job = alpha.state.active_job()
+    assert job is not None
+    kept = alpha.state.model(job.plan, job.round)
+    assert kept is not None
+    assert kept is alpha.state.model(job.plan, job.round)
+    with pytest.raises(ValueError, match="read-only"):
+        kept += 1
+    row = alpha.state.rows.execute("SELECT model FROM models WHERE round=?", (job.round,)).fetchone()
+    assert row[0] == kept.astype("<i8").tobytes()
+    earlier = alpha.state.model(job.plan, job.round - 1)
+    assert earlier is not None
+    assert earlier.tobytes() != kept.tobytes()
+
+
 def test_what_was_deleted_is_cut_after_the_ack_and_asked_for_until_it_is(desk: Desk) -> None:
     alpha = desk.houses["alpha"]
     alpha.hold = ForgetDeleted
