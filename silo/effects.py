@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from feddrm.contract.messages import CoordinatorEvent, SiloEvent
 from feddrm.contract.plan import Plan
+from feddrm.method.shared_head import SharedHead
 
 Int64s = npt.NDArray[np.int64]
 
@@ -75,6 +76,7 @@ class Tune:
     Attributes:
         model: int64[shared_size], fixed point.
         personal: int64[personal_size], fixed point.
+        shared: the target head of all silos, if this one answers with it.
     """
 
     plan_hash: bytes
@@ -82,6 +84,7 @@ class Tune:
     public_size: int
     model: Int64s = field(repr=False)
     personal: Int64s = field(repr=False)
+    shared: SharedHead | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ and not finished is spent, and the head of stage 1 stays.
 from __future__ import annotations
 
 from feddrm.contract.schedule import place_of_tuning
-from feddrm.method.progress import shared_model
+from feddrm.method.progress import answering_model
+from feddrm.method.shared_head import SharedHead
 from feddrm.method.update import model_hash
 from privacy.errors import BudgetRefused
 from privacy.leaves import AbortReason
@@ -70,10 +71,11 @@ class Tuning:
             self._refused.add(job.plan)
             return [Log(f"The personal head stays as training left it: {error}.", warning=True)]
         self._running, self._asked_ms = job.plan, asked_ms
-        model = shared_model(work.plan, work.layout, state)
+        answering = answering_model(work.plan, work.layout, state)
+        model, shared = SharedHead.split(work.plan, work.layout, answering, self._context.me)
         return [
             Log("Tuning the personal head."),
-            Tune(job.plan, work.plan, fixed.public_size, model, personal[1]),
+            Tune(job.plan, work.plan, fixed.public_size, model, personal[1], shared),
         ]
 
     def tuned(self, event: Tuned, job: Job, work: Work, now_ms: int) -> bool:

@@ -185,6 +185,7 @@ class Workshop:
                 effect.public_size,
                 self._entropy,
                 stop,
+                effect.shared,
             )
         except FeddrmError as error:
             return TuningFailed(effect.plan_hash, str(error))

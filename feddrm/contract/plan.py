@@ -173,11 +173,22 @@ class Plan(Grown):
         if evaluation is not None:
             _in_section("evaluation", lambda: check_ring(evaluation.event(self.shares), evaluation.largest_silo))
         if self.personal_head is not None:
-            # Of equal noise and rate the two stages' steps are one event.
-            steps = self.training.rounds * self.training.local_steps + self.personal_head.steps
-            if steps > MAXIMUM_STEPS:
-                raise ValueError(f"personal_head.steps: with training's more than {MAXIMUM_STEPS} steps")
-            _in_section("personal_head.tensors", lambda: self.tuned)
+            self._check_head(self.personal_head)
+
+    def _check_head(self, head: PersonalHead) -> None:
+        """What stage 3 needs of the other stages.
+
+        Raises:
+            ValueError: names the key.
+        """
+        # Of equal noise and rate the two stages' steps are one event.
+        if self.training.rounds * self.training.local_steps + head.steps > MAXIMUM_STEPS:
+            raise ValueError(f"personal_head.steps: with training's more than {MAXIMUM_STEPS} steps")
+        _in_section("personal_head.tensors", lambda: self.tuned)
+        if head.start == "shared" and not self.shared_classes:
+            raise ValueError("personal_head.start: there is no shared target head (routing_fit.shared_target)")
+        if head.start == "shared" and not {"target_head.weight", "target_head.bias"} <= self.tuned:
+            raise ValueError("personal_head.start: the target head is not among the tensors that are tuned")
 
     def _check_own(self, silo: str) -> None:
         if silo not in self.silos:

@@ -112,9 +112,11 @@ class PersonalHead(Grown):
         momentum: of the steps.
         average_from: the head is the mean of those after this step, counted from 1, and all later ones; absent, the
             last alone. Like momentum it works on what was noised, and costs no privacy.
+        start: "trained": from the head that training left; "shared": from the target head of all silos that the
+            routing fit left (`routing_fit.shared_target`), where a silo answers the same question.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"tensors", "momentum", "average_from"})
+    later: ClassVar[frozenset[str]] = frozenset({"tensors", "momentum", "average_from", "start"})
 
     steps: Annotated[int, Field(ge=1, le=100_000)]
     sampling_rate: Annotated[float, Field(ge=1e-6, le=1)]
@@ -124,6 +126,7 @@ class PersonalHead(Grown):
     tensors: Annotated[tuple[Pattern, ...], Field(min_length=1, max_length=64)] = ("target_head.*",)
     momentum: Annotated[float, Field(ge=0, le=0.999)] = 0.0
     average_from: Annotated[int | None, Field(ge=1, le=100_000)] = None
+    start: Literal["trained", "shared"] = "trained"
 
     @model_validator(mode="after")
     def _averages(self) -> Self:

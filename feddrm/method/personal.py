@@ -9,10 +9,12 @@ much where noise is what limits a head.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -24,7 +26,8 @@ from feddrm.features import Dataset
 from feddrm.method.dpsgd import DpSgd
 from feddrm.method.draws import Draws
 from feddrm.method.layout import Layout
-from feddrm.method.model import build, embed_each, load_vectors, read_tensors
+from feddrm.method.model import build, embed_each, load, load_vectors, read_tensors
+from feddrm.method.shared_head import SharedHead
 from feddrm.method.trainer import Stop, TrainingStopped
 from feddrm.method.update import Model, from_float
 from privacy.noise import GaussianSource
@@ -51,6 +54,7 @@ def fine_tune(
     public_size: int,
     entropy: Callable[[int], bytes],
     stop: Stop,
+    shared: SharedHead | None = None,
 ) -> Model:
     """A new personal vector, int64 of the layout's `own` tensors: `terms.steps` private steps from `personal` and
     `model`, of which only `terms.tensors` move; the mean of what steps `terms.average_from` and later left.
@@ -65,6 +69,8 @@ def fine_tune(
         public_size: m, the silo's public approximate number of patients.
         entropy: a CSPRNG such as os.urandom, for sampling and noise.
         stop: checked before every step.
+        shared: the target head of all silos, with which `start = "shared"` begins; None where the silo has none, and
+            begins with its own.
 
     Raises:
         InputError: the data have no targets or another width, or this machine's arithmetic is not fit.
@@ -75,6 +81,8 @@ def fine_tune(
     layout = replace(layout, tuned=plan.model_copy(update={"personal_head": terms}).tuned)
     network = build(plan)
     load_vectors(network, layout, model, personal)
+    if terms.start == "shared" and shared is not None:
+        load(network, _begun(shared))
     noise = GaussianSource(entropy)
     divisor = terms.sampling_rate * public_size
     if all(name.startswith("target_head.") for name in layout.tuned):
@@ -99,6 +107,17 @@ def fine_tune(
         if number >= first:
             total += read_tensors(network, layout.own)
     return from_float(total / (terms.steps - first + 1))
+
+
+def _begun(shared: SharedHead) -> dict[str, npt.NDArray[np.float32]]:
+    """A target head of embeddings as they are, of one of normalised ones.
+
+    The norm of [g, 1] differs from record to record. sqrt(d + 1) is what it is where every unit is one, and depends on
+    no record; a head too careful by a factor is soon mended.
+    """
+    scale = 1.0 / math.sqrt(shared.weight.shape[1] + 1)
+    tensors = {"target_head.weight": shared.weight, "target_head.bias": shared.bias}
+    return {name: (scale * values).astype(np.float32) for name, values in tensors.items()}
 
 
 def _training(terms: PersonalHead) -> Training:

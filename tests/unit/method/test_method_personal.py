@@ -18,6 +18,7 @@ from feddrm.method import personal as personal_module  # noqa: E402
 from feddrm.method.layout import initial_model, initial_personal, layout_of  # noqa: E402
 from feddrm.method.model import Predictor  # noqa: E402
 from feddrm.method.personal import fine_tune  # noqa: E402
+from feddrm.method.shared_head import SharedHead  # noqa: E402
 from feddrm.method.trainer import TrainingStopped  # noqa: E402
 
 MakePlan = Callable[..., Plan]
@@ -223,6 +224,27 @@ def test_momentum_carries_a_step_into_the_next(make_plan: MakePlan, make_entropy
     one, two = (tune(plan, terms(steps=steps), data, make_entropy(b"v")) for steps in (1, 2))
     carried = tune(plan, terms(steps=2, momentum=0.5), data, make_entropy(b"v"))
     assert np.abs(carried - two - 0.5 * (one - start)).max() <= 8 < np.abs(carried - two).max()
+
+
+def test_a_head_begins_with_that_of_all_silos(
+    make_plan: MakePlan, make_entropy: MakeEntropy, recorder: Recorder
+) -> None:
+    """At its first step nobody is drawn and no noise is added: what it leaves is what it began with."""
+    plan, data = make_plan(hidden=(3,)), dataset(4)
+    layout = layout_of(plan)
+    model, own = initial_model(layout, bytes(32)), initial_personal(layout, bytes(32))
+    weight, bias = np.array([[3.0, -1.0, 0.5], [0.0, 2.0, 0.25]]), np.array([-1.0, 1.0])
+    shared = SharedHead(weight, bias, 0.7, 0.3)
+
+    def begun(start: str, head: SharedHead | None) -> Any:
+        of = terms(sampling_rate=1e-6, start=start)
+        return fine_tune(plan, of, layout, model, own, data, 40, make_entropy(b"none"), Never(), head)
+
+    for start, head in (("trained", shared), ("trained", None), ("shared", None)):
+        assert (begun(start, head) == own).all()
+    # Logits are those of normalised embeddings, but for sqrt(d + 1) instead of each record's own norm.
+    expected = np.concatenate([weight.reshape(-1), bias]) / np.sqrt(4)
+    assert np.abs(begun("shared", shared) * 2.0**-24 - expected).max() < 2**-22
 
 
 def test_a_plan_that_tunes_nothing_of_its_own_is_refused(make_kind: MakePlan) -> None:
