@@ -20,6 +20,7 @@ from feddrm.contract.stages import PersonalHead
 from feddrm.features import Dataset
 from feddrm.method.layout import initial_model, initial_personal, layout_of
 from feddrm.method.personal import fine_tune
+from feddrm.method.shared_head import SharedHead
 from feddrm.method.update import from_float, to_float
 
 Floats = npt.NDArray[np.float32]
@@ -27,17 +28,28 @@ Head = tuple[Floats, Floats]
 
 
 def tuned_heads(
-    data: Federation, tune: PersonalHead, seed: int, start: Sequence[Head] | None = None
+    data: Federation,
+    tune: PersonalHead,
+    seed: int,
+    start: Sequence[Head] | None = None,
+    shared: Head | None = None,
 ) -> tuple[Head, ...]:
     """(weight, bias) of each silo.
 
     Args:
         data: with a schema; its features are what the heads see.
         start: the heads that stage 1 left, if there was one.
+        shared: the target head of all silos that stage 2 left, to begin with instead.
     """
+    if shared is not None:
+        tune = tune.model_copy(update={"start": "shared"})
     plan = _plan(data)
     layout = layout_of(plan)
     generator = np.random.default_rng([seed, 3])
+    common = None
+    if shared is not None:
+        weight, bias = shared
+        common = SharedHead(weight.astype(np.float64), bias.astype(np.float64), 0.0, 0.0)
     heads = []
     for number, (silo, size) in enumerate(zip(data.silos, data.sizes, strict=True)):
         # The plan's hash decides the first weights: another for each seed.
@@ -45,7 +57,7 @@ def tuned_heads(
         if start is not None:
             before = from_float(np.concatenate([part.reshape(-1) for part in start[number]]).astype(np.float64))
         model = initial_model(layout, bytes(32))
-        personal = fine_tune(plan, tune, layout, model, before, silo, size, generator.bytes, threading.Event())
+        personal = fine_tune(plan, tune, layout, model, before, silo, size, generator.bytes, threading.Event(), common)
         parts = layout.split(to_float(personal), "personal")
         heads.append((parts["target_head.weight"].copy(), parts["target_head.bias"].copy()))
     return tuple(heads)

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from bench.fit_data import Federation, targets_of
 from bench.report import progress
-from feddrm.contract.plan import Training
+from feddrm.contract.training import Training
 from feddrm.features import Dataset
 from privacy.noise import GaussianSource, grid_for
 
@@ -33,12 +33,13 @@ TRAINING = Training(
     sampling_rate=0.05,
     clip_norm=1.0,
     noise_multiplier=1.19,
-    target_weight=0.6,
-    learning_rate=4.0,
+    target_weight=0.9,
+    learning_rate=1.5,
+    momentum=0.8,
     decay="cosine",
 )
 # Without privacy nothing is clipped either, and gradients have their own lengths.
-PLAIN = TRAINING.model_copy(update={"learning_rate": 1.0, "decay": "none"})
+PLAIN = TRAINING.model_copy(update={"learning_rate": 0.3, "decay": "none"})
 # Outputs and inputs of each layer; a last column is the bias.
 _TRUNK = {"first": (16, 16), "second": (32, 144), "third": (WIDTH, 133)}
 
@@ -112,14 +113,15 @@ def train(data: Federation, seed: int, private: bool, cache: Path | None) -> Tra
     for number in range(TRAINING.rounds):
         after: list[Weights] = []
         for k, size in enumerate(data.sizes):
-            weights = {**shared, "target": heads[k]}
+            weights, velocity = {**shared, "target": heads[k]}, None
             for _ in range(TRAINING.local_steps):
                 drawn = torch.from_numpy(np.flatnonzero(generator.random(len(targets[k])) < TRAINING.sampling_rate))
                 gradient = _gradient(weights, images[k][drawn], targets[k][drawn], k, clip=private)
                 flat = torch.cat([part.reshape(-1) for part in gradient.values()]).double().numpy()
                 noised = torch.from_numpy(noise.add(flat, std, grid_for(std)) if private else flat).float()
+                velocity = noised if velocity is None else training.momentum * velocity + noised
                 rate = training.rate(number + 1) / (training.sampling_rate * size)
-                parts = noised.split([part.numel() for part in gradient.values()])
+                parts = velocity.split([part.numel() for part in gradient.values()])
                 weights = {
                     key: value - rate * part.reshape(value.shape)
                     for (key, value), part in zip(weights.items(), parts, strict=True)

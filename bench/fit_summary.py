@@ -24,6 +24,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for name in ("routing", "system"):
             before, after = ([member[f"{name}_stage{stage}"] for member in members] for stage in (1, 2))
             line[name] = _spread(after) if None in before else f"{statistics.median(before):.3f} -> {_spread(after)}"
+        mixed = [member["system_mixed"] for member in members]
+        line["with_shared_head"] = "" if None in mixed else _spread(mixed)
         line |= {name: statistics.median(member[name] for member in members) for name in ("own_silo", "random_silo")}
         table.append(line)
     return table

@@ -11,8 +11,9 @@ pytest.importorskip("torch", reason="the silo extra is not installed")
 pytest.importorskip("opacus", reason="the silo extra is not installed")
 
 from bench import routing_fit as bench
+from bench.fit_case import Case, Fit, row
 from bench.fit_data import Federation, heart, heart_schema
-from bench.routing_fit import Case, Fit, row, summary
+from bench.fit_summary import summary
 from feddrm.features import Dataset
 from privacy.events import PoissonSubsampledGaussian
 
@@ -20,6 +21,7 @@ HEART = Path(__file__).parents[4] / "shared/data/heart_uci"
 KEYS = [
     *("data", "seed", "noise", "epsilon_stage1", "epsilon_stage2", "epsilon_total", "delta", "routing_stage1"),
     *("routing_stage2", "system_stage1", "system_stage2", "own_silo", "random_silo"),
+    *("shared_head", "system_mixed", "system_second"),
 ]
 
 
@@ -42,7 +44,9 @@ def case(seed: int = 0, private: bool = True) -> Case:
     chance = (np.zeros((3, 5), np.float32), np.zeros(3, np.float32))
     event = PoissonSubsampledGaussian(3.0, 1.0, 10) if private else None
     embeddings = tuple(silo.features for silo in silos)
-    return Case(data, "corners", seed, 1e-5, embeddings, queries, home[:, None] == np.arange(3), chance, event, None)
+    wrong = (home[:, None] != np.arange(3)).astype(np.float64)
+    answers = np.stack([np.zeros_like(wrong), wrong - 0.5], axis=2)
+    return Case(data, "corners", seed, 1e-5, embeddings, queries, answers, chance, event, None)
 
 
 FIT = Fit(10, 20.0, 8.0, 0.8, 6, 2)
