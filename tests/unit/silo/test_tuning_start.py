@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 from silo_harness import Desk, plan_document
+from test_own_targets import ROWS
 from test_stages_with_coordinator import FIT, HEAD, world_of
 
+from feddrm.contract.home import init_member
+from feddrm.contract.identity import Role
 from feddrm.contract.plan import Plan
-from feddrm.method.layout import MODEL_FRACTION_BITS, layout_of
+from feddrm.method.layout import MODEL_FRACTION_BITS, initial_model, initial_personal, layout_of
 from feddrm.method.progress import Parts, answering_model, fit_terms, segments
 from feddrm.method.routing_fit import target_head
-from silo.effects import Contribute, Contributed, Tune, Tuned
+from feddrm.method.shared_head import SharedHead
+from silo.effects import Contribute, Contributed, LoadData, Tune, Tuned
+from silo.home import Home
+from silo.workshop import Workshop
 
 SHARED: dict[str, Any] = {**FIT, "shared_target": True}
 FROM_SHARED: dict[str, Any] = {**HEAD, "start": "shared"}
@@ -80,3 +88,26 @@ def test_every_silo_is_given_the_head_that_all_of_them_fitted(make_desk: Callabl
         assert asked.shared is not None
         assert (np.ldexp(asked.shared.weight, MODEL_FRACTION_BITS) == weight).all()
         assert (np.ldexp(asked.shared.bias, MODEL_FRACTION_BITS) == bias).all()
+
+
+@pytest.mark.parametrize("start", ["trained", "shared"])
+def test_a_silo_tunes_from_what_its_plan_says(tmp_path: Path, start: str) -> None:
+    """At a learning rate of next to nothing a head stays where it begins."""
+    pytest.importorskip("opacus", reason="the silo extra is not installed")
+    init_member(tmp_path / "alpha", "alpha", Role.SILO)
+    home = Home(tmp_path / "alpha")
+    (home.local / "data.toml").write_text('records = "records.csv"\npatient = "id"\npublic_size = 20\n')
+    (home.local / "records.csv").write_text(ROWS)
+    shop = Workshop(home, "alpha", 1, os.urandom, lambda digest, _: digest, bytes(32))
+    plan = Plan.model_validate(
+        plan_document(routing_fit=SHARED, personal_head={**HEAD, "learning_rate": 1e-9, "start": start})
+    )
+    layout, name = layout_of(plan), bytes(32)
+    shop.read(LoadData(name, plan))
+    model, personal = initial_model(layout, name), initial_personal(layout, name)
+    shared = SharedHead(np.array([[4.0, 0.0, -2.0], [0.0, 2.0, 6.0]]), np.array([-4.0, 8.0]), 0.7, 0.3)
+    tuned = shop.tune(Tune(name, plan, 20, model, personal, shared), threading.Event())
+    assert isinstance(tuned, Tuned)
+    halved = np.concatenate([shared.weight.reshape(-1), shared.bias]) / 2
+    expected = halved * 2.0**MODEL_FRACTION_BITS if start == "shared" else personal
+    assert np.abs(tuned.personal - expected).max() < 64
