@@ -150,14 +150,14 @@ class Asker:
             FeddrmError: what is neither a refusal nor an absence; an absence, if all of a row's silos are away, also
                 after it was routed again.
         """
-        heard = await asyncio.gather(*(self._hear(one, silent, alone=len(routes) == 1) for one in routes))
-        errors = {one.silo.name: said for one, said in zip(routes, heard, strict=True) if isinstance(said, FeddrmError)}
+        heard = await self._hear(routes, silent)
+        errors = {silo: said for silo, said in heard.items() if isinstance(said, FeddrmError)}
         for error in errors.values():
             if not (_refuses(error) or _absent(error)):
                 raise error
         if len(errors) < len(routes):
             silent.update(errors)
-            spoken = [said for said in heard if not isinstance(said, FeddrmError)]
+            spoken = [said for said in heard.values() if not isinstance(said, FeddrmError)]
             return self._averaged(routes, spoken, tuple(errors)), errors
         refusals = {silo: error for silo, error in errors.items() if _refuses(error)}
         if refusals:
@@ -171,19 +171,30 @@ class Asker:
         return await self._row(again, silent, turns - 1)
 
     async def _hear(
-        self, routed: Routed, silent: dict[str, FeddrmError], *, alone: bool
-    ) -> npt.NDArray[np.float64] | FeddrmError:
-        """An answer, or why there is none: an error of one of two must not leave the other's answer unheard.
+        self, routes: tuple[Routed, ...], silent: dict[str, FeddrmError]
+    ) -> dict[str, npt.NDArray[np.float64] | FeddrmError]:
+        """What each silo of a row says, or why it says nothing, in the row's order: an error of one of two must not
+        leave the other's answer unheard.
 
-        Who is away is not waited for again where another one answers the same row.
+        Who was away is not waited for where another one answers; where nobody does, it may be back.
         """
-        before = silent.get(routed.silo.name)
-        if before is not None and (_refuses(before) or not alone):
-            return before
-        try:
-            return await self.questions.put(routed)
-        except FeddrmError as error:
-            return error
+        # Other rows forget absences while this one waits.
+        before = dict(silent)
+        heard: dict[str, npt.NDArray[np.float64] | FeddrmError] = {}
+
+        async def put(routed: Routed) -> None:
+            try:
+                heard[routed.silo.name] = await self.questions.put(routed)
+            except FeddrmError as error:
+                heard[routed.silo.name] = error
+
+        await asyncio.gather(*(put(one) for one in routes if one.silo.name not in before))
+        if all(isinstance(said, FeddrmError) for said in heard.values()):
+            away = [one for one in routes if one.silo.name in before and not _refuses(before[one.silo.name])]
+            await asyncio.gather(*(put(one) for one in away))
+        for name in [name for name, said in heard.items() if not isinstance(said, FeddrmError)]:
+            silent.pop(name, None)
+        return {one.silo.name: (before | heard)[one.silo.name] for one in routes}
 
     def _averaged(
         self, routes: tuple[Routed, ...], spoken: Sequence[npt.NDArray[np.float64]], missing: tuple[str, ...]

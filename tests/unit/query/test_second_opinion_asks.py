@@ -229,3 +229,26 @@ def test_a_hospital_does_not_learn_whether_another_is_asked(tied: World, run: Ru
     for ask in got:
         others = set(NAMES) - {ask.silo}
         assert not any(name.encode() in ask.ticket.body for name in others)
+
+
+def test_who_was_away_once_is_asked_again_where_nobody_else_answers(tied: World, run: Run) -> None:
+    """Each of two is away for one row, in turn; a row that names both must not be lost to what was remembered."""
+    rows = ((A, B), (B, C), (A, B), (A, B))
+    tied.pick = lambda number, _: rows[number % 4]
+    asked: list[str] = []
+    # The first row is put to A and B, the second one to B and C.
+    away = {0, 2}
+
+    def answer(ask: q.Ask) -> bytes:
+        asked.append(ask.silo)
+        if len(asked) - 1 in away:
+            raise UnreachableError("x")
+        return tied.answer(ask)
+
+    tied.on_ask = answer
+    code, document, _ = run("ask", "--in-flight", "1")
+    assert code == 0
+    assert [row["missing"] for row in document["rows"]] == [[A], [B], [], []]
+    assert tied.routed == 4, "nothing is routed again while somebody of a row is there"
+    # The third row waits for neither at first, then for both.
+    assert asked == [A, B, B, C, A, B, A, B]
