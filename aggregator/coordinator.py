@@ -103,11 +103,15 @@ class Coordinator:
         return session.announcement.vector_size if due else None
 
     def stays_open(self, event: FromSilo, now_ms: int) -> bool:
-        """Whether an event is a frame of the step at hand that leaves it open: others are waited for."""
+        """Whether an event is a frame of the step at hand that leaves it open: others are waited for.
+
+        Such a frame is counted or an offence; either way nothing more is expected of its silo in this step, so that a
+        silo has at most one frame in memory, whatever it sends.
+        """
         if self.job is None or not isinstance(self.job.phase, Running) or not isinstance(event.event, SiloFrame):
             return False
         session = self.job.phase.session
-        if event.event.frame.step != session.step or now_ms >= session.deadline_ms or not session.expects(event.silo):
+        if not session.concerns(event.event.frame) or now_ms >= session.deadline_ms or not session.expects(event.silo):
             return False
         return bool(session.awaited(self._room(Stamp(0, b"")).connected) - {event.silo})
 

@@ -69,7 +69,8 @@ class Hub(Transfers):
             stream.close()
 
     async def stop(self) -> None:
-        """Finish what the workers are doing. The engine's state is on disk already."""
+        """Finish what the workers are doing. What the engine was told to carry out is on disk; frames in memory that
+        left their step open are messages that never came."""
         self._stopping = True
         self._arm(None)
         for task in list(self._tasks):

@@ -116,6 +116,11 @@ class Session:
             pending &= set(connected)
         return pending
 
+    def concerns(self, frame: Frame) -> bool:
+        """Whether a frame is of this session's current step: every silo's body starts with the session it belongs to
+        (secagg.bodies)."""
+        return frame.step == self.step and frame.body[: len(self.state.session)] == self.state.session
+
     def receive(self, silo: str, frame: Frame) -> str:
         """Take a frame of the current step; returns a sentence for the journal when it is not counted.
 
@@ -124,11 +129,9 @@ class Session:
         """
         if frame.sender != silo:
             return self._offend(silo, f"sent a frame in the name of {frame.sender or 'the coordinator'}")
-        # Every silo's body starts with the session it belongs to (secagg.bodies).
-        current = frame.step == self.step and frame.body[: len(self.state.session)] == self.state.session
         if silo in self.gone or silo not in self.announcement.cohort:
             return ""
-        if not current:
+        if not self.concerns(frame):
             return self._late(silo, frame)
         if frame.step == Step.KEYS and silo in self.state.missing and (fault := self._unanswered(silo, frame)):
             return self._offend(silo, fault)

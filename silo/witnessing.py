@@ -110,9 +110,10 @@ class Witnessing:
         self._seen = {}
 
     def witnessed(self) -> dict[str, int]:
-        """How many leaves the newest head has that this silo saw of each peer's ledger."""
-        kept = {peer: size for peer, (size, _) in self._heads.heads().items()}
-        return kept | {peer: seen.size for peer, seen in self._seen.items()}
+        """How many leaves the newest head has that this silo saw of each peer's ledger; it is written first, as what
+        was said to have been seen must be known after a kill."""
+        self.keep()
+        return {peer: size for peer, (size, _) in self._heads.heads().items()}
 
 
 def owed_by(state: State, peer: str) -> Iterator[Owed]:

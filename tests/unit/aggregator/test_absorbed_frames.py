@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,6 +78,17 @@ def test_only_the_frames_that_are_waited_for_are_absorbed(world: World) -> None:
     assert not engine.absorb(FromSilo(first, event)), "a repeat is no frame that was waited for"
     world.now = world.job.phase.session.deadline_ms
     assert not engine.absorb(FromSilo(second, other)), "after the deadline it closes the step"
+
+
+@pytest.mark.parametrize("step", [Step.KEYS, Step.SHARES])
+def test_frames_of_another_session_are_never_held(world: World, step: Step) -> None:
+    """They lead to nothing, so that a silo could fill the memory with them until the step's deadline."""
+    (silo, event) = waiting(world, step)[0]
+    foreign = replace(event, frame=replace(event.frame, body=bytes(len(event.frame.body)), attachment=bytes(190_000)))
+    assert not any(world.engine.absorb(FromSilo(silo, foreign)) for _ in range(20))
+    forged = replace(event, frame=replace(event.frame, signature=bytes(64)))
+    assert [world.engine.absorb(FromSilo(silo, forged)) for _ in range(20)].count(True) <= 1
+    assert len(world.engine._held) <= 1
 
 
 def test_a_masked_input_that_was_uploaded_is_read_where_reading_may_take_its_time(world: World) -> None:
