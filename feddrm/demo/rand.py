@@ -153,7 +153,7 @@ def plan_document(federation: str, roster_version: int, silos: tuple[str, ...] =
             "clip": 4.0,
             "fraction_bits": 24,
         },
-        "queries": {"embedding_bits": 2, "second_opinion": 0.7},
+        "queries": {"embedding_bits": 2},
         "deadlines": {"gather_seconds": 20.0, "train_seconds": 60.0, "step_seconds": 10.0},
     }
 

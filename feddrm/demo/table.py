@@ -44,13 +44,13 @@ def _quality(result: dict[str, Any]) -> Table:
     table.add_column("compare with")
     rows = (
         (
-            "Did the router name the hospital that the patient came from? (Of two, half.)",
+            "Did the router name the hospital that the patient came from?",
             "routing_accuracy",
             f"chance {_percent(result['chance_routing'])}, "
             f"always the largest site {_percent(result['largest_site_routing'])}",
         ),
         (
-            "Was the answer of the hospital that it was routed to right, or the mean of two?",
+            "Was the answer of the hospital that it was routed to right?",
             "system_accuracy",
             f"a random hospital {_percent(result['random_silo_accuracy'])}, "
             f"the patient's own {_percent(result['own_silo_accuracy'])}, "
@@ -59,8 +59,9 @@ def _quality(result: dict[str, Any]) -> Table:
     )
     for question, key, comparison in rows:
         table.add_row(question, f"[bold]{_percent(result[key])}[/]", comparison)
-    asked = f"{result['silos_asked']:.2f}"
-    table.caption = f"A query was shown to {asked} hospitals: to two where they are nearly tied, to one elsewhere."
+    asked = result["silos_asked"]
+    shown = "one hospital" if asked == 1 else f"{asked:.2f} hospitals: to two where they are nearly tied, to one elsewhere"
+    table.caption = f"A query was shown to {shown}."
     table.caption_justify = "left"
     return table
 
