@@ -60,8 +60,8 @@ def _quality(result: dict[str, Any]) -> Table:
     for question, key, comparison in rows:
         table.add_row(question, f"[bold]{_percent(result[key])}[/]", comparison)
     asked = result["silos_asked"]
-    shown = "one hospital" if asked == 1 else f"{asked:.2f} hospitals: to two where they are nearly tied, to one elsewhere"
-    table.caption = f"A query was shown to {shown}."
+    shown = f"{asked:.2f} hospitals: to two where they are nearly tied, to one elsewhere"
+    table.caption = f"A query was shown to {'one hospital' if asked == 1 else shown}."
     table.caption_justify = "left"
     return table
 

@@ -58,8 +58,8 @@ class NoiseMeter:
         elif stage == STAGE_ROUTING:
             event = round_event(self._plan, STAGE_ROUTING)
             if isinstance(event, DistributedDiscreteGaussian | LocalDiscreteGaussian):
-                total = words64.astype(np.int64)
-                for places, planned in fit_places(fit_terms(self._plan), total, event.scale, count):
+                sums = words64.astype(np.int64)
+                for places, planned in fit_places(fit_terms(self._plan), sums, event.scale, count):
                     self._add(places, planned)
 
     def finding(self) -> NoiseFound | None:
