@@ -40,6 +40,8 @@ TRAINING = Training(
 )
 # Without privacy nothing is clipped either, and gradients have their own lengths.
 PLAIN = TRAINING.model_copy(update={"learning_rate": 0.3, "decay": "none"})
+# Without momentum either: the plain steps that the method's paper and its prototypes start from.
+STAGE1 = {"private": TRAINING, "plain": PLAIN, "sgd": PLAIN.model_copy(update={"momentum": 0.0})}
 # Outputs and inputs of each layer; a last column is the bias.
 _TRUNK = {"first": (16, 16), "second": (32, 144), "third": (WIDTH, 133)}
 
@@ -88,16 +90,16 @@ def federation(folder: Path) -> Federation:
     )
 
 
-def train(data: Federation, seed: int, private: bool, cache: Path | None) -> Trained:
+def train(data: Federation, seed: int, kind: str, cache: Path | None) -> Trained:
     """30 rounds of 5 steps; from the cache where it has them.
 
     Args:
         data: of `federation`.
         seed: of initial weights, draws and noise: a benchmark may repeat itself.
-        private: as `TRAINING` says, or as `PLAIN` says without clipping and noise.
+        kind: of `STAGE1`; all but "private" without clipping and noise.
         cache: a folder.
     """
-    training = TRAINING if private else PLAIN
+    training, private = STAGE1[kind], kind == "private"
     name = hashlib.sha256(repr((training, _TRUNK, BRIGHTNESS, seed, private)).encode()).hexdigest()[:16]
     file = cache / f"mnist-{name}.npz" if cache else None
     if file and file.exists():

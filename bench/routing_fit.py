@@ -51,6 +51,13 @@ HEART = {
 RAND = {3.0: Job(Fit(10, 8.0, 8.0, 0.8, 6, 4), _heads(7.7, 3.0))}
 
 
+_MNIST_LABELS = {
+    "private": "mnist",
+    "plain": "mnist, stage 1 without DP",
+    "sgd": "mnist, stage 1 without DP and without momentum",
+}
+
+
 def mnist_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Eight silos: stage 1 with and without privacy, the fit without noise, in shares and by each silo alone; silos
     answer with the heads that stage 1 left. Two more rows of a private one have heads that stage 3 has tuned, from
@@ -60,14 +67,15 @@ def mnist_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
     data, fit = fit_mnist.federation(options.data / "mnist"), MNIST[0.5].fit
     for seed in _seeds(options, 5):
-        for private in {"both": (True, False), "private": (True,), "plain": (False,)}[options.stage1]:
-            trained = fit_mnist.train(data, seed, private, options.cache)
+        for kind in ("private", "plain", "sgd") if options.stage1 == "all" else (options.stage1,):
+            private = kind == "private"
+            trained = fit_mnist.train(data, seed, kind, options.cache)
             embeddings = tuple(fit_mnist.embed(trained, silo.features) for silo in data.silos)
             queries = fit_mnist.embed(trained, data.features)
             heads = [_split(own) for own in trained.heads]
             case = Case(
                 data,
-                "mnist" if private else "mnist, stage 1 without DP",
+                _MNIST_LABELS[kind],
                 seed,
                 1e-5,
                 embeddings,
@@ -159,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("which", choices=sorted(ROWS), nargs="?", default="rand")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
     parser.add_argument("--cache", type=Path, help="where trunks of MNIST are kept")
-    parser.add_argument("--stage1", choices=("both", "private", "plain"), default="both", help="of MNIST")
+    parser.add_argument("--stage1", choices=("all", *_MNIST_LABELS), default="all", help="of MNIST")
     parser.add_argument("--seeds", type=int, help="how many; default 20 for heart, 5 otherwise")
     parser.add_argument("--first", type=int, default=0, help="seed with which to begin")
     parser.add_argument("--format", choices=("text", "json"), default="text")
