@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from secagg.errors import MisuseError
 from secagg.session import RING_BOUND
 
+# Entries of 4 MiB.
+_HUGE_PAGES: Final = 1 << 20
 # A chunk of reals stays in the first two levels of cache through all passes over it.
 _CHUNK: Final = 1 << 16
 
@@ -18,6 +20,11 @@ _CHUNK: Final = 1 << 16
 def value_bound(clip: float, fraction_bits: int) -> int:
     """The largest |q| that `quantise` returns: ceil(clip * 2**fraction_bits)."""
     return math.ceil(math.ldexp(clip, fraction_bits))
+
+
+def _room(count: int) -> int:
+    """Entries to allocate: numpy asks the kernel for huge pages from 4 MiB on, which a million entries just miss."""
+    return max(count, _HUGE_PAGES) if count > _HUGE_PAGES // 2 else count
 
 
 def quantise(values: NDArray[np.floating[Any]], clip: float, fraction_bits: int) -> NDArray[np.int32]:
@@ -43,7 +50,7 @@ def quantise(values: NDArray[np.floating[Any]], clip: float, fraction_bits: int)
     narrow = values.dtype == np.float32 and float(np.float32(clip)) == clip
     kind = np.dtype(np.float32 if narrow else np.float64)
     low, high, scale = (kind.type(value) for value in (-clip, clip, math.ldexp(1.0, fraction_bits)))
-    result = np.empty(len(values), dtype=np.int32)
+    result = np.empty(_room(len(values)), dtype=np.int32)[: len(values)]
     scratch = np.empty(min(_CHUNK, len(values)), dtype=kind)
     for start in range(0, len(values), _CHUNK):
         part = values[start : start + _CHUNK]
