@@ -12,6 +12,7 @@ import numpy.typing as npt
 from bench.fit_data import Federation, targets_of
 from feddrm.contract.stages import LONGEST_RESIDUAL, DiscreteEvent, fit_sensitivity, noise_event
 from feddrm.method.evaluation import choose
+from feddrm.method.routing import Router
 from feddrm.method.routing_fit import (
     Terms,
     advance,
@@ -175,16 +176,14 @@ def _with_shared(case: Case, fit: Fit, fitted: Fitted) -> dict[str, float | None
         [shared.mixed(case.answers[:, k], case.queries, fit.shared_weight) for k in range(case.answers.shape[1])],
         axis=1,
     )
-    norms = np.sqrt(1.0 + np.square(case.queries.astype(np.float64)).sum(axis=1, keepdims=True))
-    ratios = linear_logits(*fitted.routing, case.queries) / norms
-    pair = np.argsort(-ratios, axis=1, kind="stable")[:, :2]
-    best = np.take_along_axis(ratios, pair, axis=1)
-    first, second = (np.take_along_axis(answers, pair[:, n, None, None], axis=1)[:, 0] for n in (0, 1))
-    both = np.where((best[:, 1] > best[:, 0] + np.log(TIE))[:, None], (first + second) / 2, first)
+    router = Router(*fitted.routing, tuple(str(k) for k in range(answers.shape[1])))
+    routes = router.nearest(case.queries, router.silos, TIE, fitted=True)
+    every, first = np.arange(len(routes)), routes[:, 0]
+    second = np.where(routes[:, 1] < 0, first, routes[:, 1])
     parts: dict[str, npt.NDArray[np.floating[Any]]] = {
         "shared_head": shared.logits(case.queries),
-        "system_mixed": first,
-        "system_second": both,
+        "system_mixed": answers[every, first],
+        "system_second": (answers[every, first] + answers[every, second]) / 2,
     }
     return {name: _share(part.argmax(axis=1) == case.data.targets) for name, part in parts.items()}
 

@@ -129,8 +129,8 @@ class Figures:
     Args:
         own_correct: P(the own silo's model is right).
         routed_to_own: P(a patient is routed to the own silo).
-        both: P(a patient is routed to the own silo, whose answer to the query is right): what a query gets right at the
-            least, as other silos may be right, too.
+        both: P(a patient is routed to the own silo, whose answer to the query is right). Without second opinions what a
+            query gets right at the least, as other silos may be right, too.
     """
 
     own_correct: Figure

@@ -56,6 +56,13 @@ def test_a_card_says_whether_hospitals_answer_together() -> None:
         assert ("0.7 of every answer to a querier, 0.3 of one about a hospital's own patient." in card) is shared
 
 
+def test_a_card_says_whether_a_second_hospital_sees_the_record() -> None:
+    for factor, found in ((0.7, True), (1.0, False)):
+        card = render_card(released(queries={"second_opinion": factor}))
+        assert ("where two hospitals are nearly tied, both of them" in card) is found
+        assert "the chosen hospital the whole record" in card
+
+
 def test_a_card_does_not_make_up_what_is_not_known() -> None:
     few = released(Counts(silos=6, total=(5 << 16, 4 << 16, 3 << 16, 2 << 16)))
     assert figures_of(few.plan.plan, few.statement.evaluation) == ()
