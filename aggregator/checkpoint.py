@@ -21,7 +21,8 @@ from aggregator.events import BlobReader
 from aggregator.job import Job, Presence
 from aggregator.phases import Ended, Gathering, Phase, Proposing
 from aggregator.release import Candidate, Releases
-from feddrm.contract.codec import FRAME, PLAN_ANSWER, READY, ROUND_OUTCOME, ROUND_SUMMARY, SIGNED
+from feddrm.contract.codec import FRAME, PLAN_ANSWER, READY, ROUND_OUTCOME, SIGNED
+from feddrm.contract.codec_operator import ROUND_SUMMARY
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.messages import RoundOutcome
 from feddrm.contract.operator_messages import RoundSummary

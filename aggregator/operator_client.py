@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from aggregator.homes import load_operator_home
-from feddrm.contract import codec
+from feddrm.contract import codec, codec_operator
 from feddrm.contract.codec_records import Converter
 from feddrm.contract.operator_messages import (
     JobReceipt,
@@ -48,28 +48,30 @@ class OperatorClient:
 
     def publish_roster(self, roster: Signed) -> RosterReceipt:
         """Give the coordinator a newer roster."""
-        return self._call("PublishRoster", codec.SIGNED.to_wire(roster), codec.ROSTER_RECEIPT)
+        return self._call("PublishRoster", codec.SIGNED.to_wire(roster), codec_operator.ROSTER_RECEIPT)
 
     def start_job(self, plan: Signed) -> JobReceipt:
         """Start a signed plan."""
-        return self._call("StartJob", codec.SIGNED.to_wire(plan), codec.JOB_RECEIPT)
+        return self._call("StartJob", codec.SIGNED.to_wire(plan), codec_operator.JOB_RECEIPT)
 
     def stop_job(self, plan: bytes, reason: str) -> JobReceipt:
         """Stop a job."""
-        return self._call("StopJob", codec.STOP_JOB.to_wire(StopJob(plan, reason)), codec.JOB_RECEIPT)
+        return self._call("StopJob", codec_operator.STOP_JOB.to_wire(StopJob(plan, reason)), codec_operator.JOB_RECEIPT)
 
     def status(self) -> Status:
         """The newest job."""
-        return self._call("Status", codec.STATUS_REQUEST.to_wire(StatusRequest()), codec.STATUS)
+        return self._call("Status", codec_operator.STATUS_REQUEST.to_wire(StatusRequest()), codec_operator.STATUS)
 
     def releases(self) -> ReleaseList:
         """All releases, newest first."""
-        return self._call("ListReleases", codec.STATUS_REQUEST.to_wire(StatusRequest()), codec.RELEASE_LIST)
+        return self._call(
+            "ListReleases", codec_operator.STATUS_REQUEST.to_wire(StatusRequest()), codec_operator.RELEASE_LIST
+        )
 
     def publish_release(self, release: str) -> ReleaseSummary:
         """Put a release into service."""
-        message = codec.PUBLISH_RELEASE.to_wire(PublishRelease(release))
-        return self._call("PublishRelease", message, codec.RELEASE_SUMMARY)
+        message = codec_operator.PUBLISH_RELEASE.to_wire(PublishRelease(release))
+        return self._call("PublishRelease", message, codec_operator.RELEASE_SUMMARY)
 
     def _call(self, method: str, message: Any, reply: Converter[T]) -> T:
         with translated(self._address):

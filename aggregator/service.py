@@ -17,7 +17,7 @@ from aggregator.hub import Hub
 from aggregator.limits import RateLimit
 from aggregator.relay import Relays
 from aggregator.router import Serving
-from feddrm.contract import codec
+from feddrm.contract import codec, codec_operator
 from feddrm.contract import messages as m
 from feddrm.contract import operator_messages as o
 from feddrm.contract import query_messages as q
@@ -166,7 +166,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         await self._office.hub.run(lambda _: self._office.install(signed))
         roster = await self._office.hub.run(lambda engine: engine.coordinator.roster)
         self._office.set_roster(roster, signed)
-        return codec.ROSTER_RECEIPT.to_wire(o.RosterReceipt(roster.version))
+        return codec_operator.ROSTER_RECEIPT.to_wire(o.RosterReceipt(roster.version))
 
     async def StartJob(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         """Start a signed plan."""
@@ -178,37 +178,37 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
 
     async def StopJob(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         """Stop the running job."""
-        stop = codec.STOP_JOB.from_wire(request)
+        stop = codec_operator.STOP_JOB.from_wire(request)
         await self._office.hub.submit(JobStopped(stop.plan, stop.reason))
         return await self._receipt(stop.plan)
 
     async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         """The newest job."""
-        wanted = codec.STATUS_REQUEST.from_wire(request).plan
+        wanted = codec_operator.STATUS_REQUEST.from_wire(request).plan
         status = await self._status()
         if wanted and wanted != status.plan:
             raise InputError("That is not the newest job.", remedy="Leave the plan out to see the newest one.")
-        return codec.STATUS.to_wire(status)
+        return codec_operator.STATUS.to_wire(status)
 
     async def ListReleases(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         """All releases, newest first."""
-        codec.STATUS_REQUEST.from_wire(request)
+        codec_operator.STATUS_REQUEST.from_wire(request)
         found = await self._office.hub.run(lambda engine: tuple(engine.coordinator.releases.candidates.values()))
-        return codec.RELEASE_LIST.to_wire(o.ReleaseList(tuple(entry.summary() for entry in reversed(found))))
+        return codec_operator.RELEASE_LIST.to_wire(o.ReleaseList(tuple(entry.summary() for entry in reversed(found))))
 
     async def PublishRelease(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         """Put a release into service."""
-        wanted = codec.PUBLISH_RELEASE.from_wire(request).id
+        wanted = codec_operator.PUBLISH_RELEASE.from_wire(request).id
         await self._office.hub.submit(ReleaseOrdered(wanted))
         found = await self._office.hub.run(lambda engine: engine.coordinator.releases.candidates[wanted])
-        return codec.RELEASE_SUMMARY.to_wire(found.summary())
+        return codec_operator.RELEASE_SUMMARY.to_wire(found.summary())
 
     async def _status(self) -> o.Status:
         capacity = self._office.relays.capacity()
         return await self._office.hub.run(lambda engine: engine.status(capacity))
 
     async def _receipt(self, plan: bytes) -> Any:
-        return codec.JOB_RECEIPT.to_wire(o.JobReceipt(plan, (await self._status()).state))
+        return codec_operator.JOB_RECEIPT.to_wire(o.JobReceipt(plan, (await self._status()).state))
 
 
 class QueryService(query_pb2_grpc.QueryServiceServicer):

@@ -25,7 +25,7 @@ for folder in (TESTS / "fuzz", TESTS / "unit/secagg", TESTS / "unit/contract", T
 
 import fuzz_seeds as seeds  # noqa: E402
 
-from feddrm.contract import codec, labels  # noqa: E402
+from feddrm.contract import codec, codec_operator, labels  # noqa: E402
 from feddrm.contract.codec_records import OneOf, Record  # noqa: E402
 from feddrm.contract.documents import canonical, parse_body  # noqa: E402
 from feddrm.contract.errors import FeddrmError, MalformedError, VerificationError  # noqa: E402
@@ -58,7 +58,9 @@ OPERATOR_KEY = OPERATOR.public_key().public_bytes_raw()
 BODIES = (Announcement, Keys, Shares, Masked, Consistency, Unmask, Publish, Abort)
 DOCUMENTS = (Plan, Roster, KitBody, FederationRoot, Statement, Ack, Lost, Ticket, Request)
 CONVERTERS = tuple(
-    value for name, value in sorted(vars(codec).items()) if name.isupper() and isinstance(value, Record | OneOf)
+    value
+    for name, value in sorted({**vars(codec), **vars(codec_operator)}.items())
+    if name.isupper() and isinstance(value, Record | OneOf)
 )
 
 

@@ -31,7 +31,7 @@ from coordinator_process import (
 )
 
 from aggregator.operator_client import OperatorClient
-from feddrm.contract import codec
+from feddrm.contract import codec, codec_operator
 from feddrm.contract import messages as m
 from feddrm.contract import operator_messages as o
 from feddrm.contract import query_messages as q
@@ -51,7 +51,7 @@ def fresh(tmp_path: Path) -> House:
 
 
 def test_roles_are_kept_apart(house: House) -> None:
-    status = codec.STATUS_REQUEST.to_wire(o.StatusRequest())
+    status = codec_operator.STATUS_REQUEST.to_wire(o.StatusRequest())
     cases = [
         ("site-1", operator_pb2_grpc.OperatorServiceStub, "Status", status),
         ("site-1", operator_pb2_grpc.OperatorServiceStub, "StartJob", codec.SIGNED.to_wire(plan_of(house))),

@@ -21,7 +21,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from transport_hello_server import ROSTER, SECRET, SUM
 
-from feddrm.contract import codec
+from feddrm.contract import codec, codec_operator
 from feddrm.contract import messages as m
 from feddrm.contract import operator_messages as o
 from feddrm.contract import query_messages as q
@@ -179,7 +179,7 @@ def test_a_role_reaches_only_its_own_service(address: Address) -> None:
 
 
 def test_a_silos_certificate_on_an_operator_call(address: Address) -> None:
-    request = codec.STOP_JOB.to_wire(o.StopJob(HASH, "because"))
+    request = codec_operator.STOP_JOB.to_wire(o.StopJob(HASH, "because"))
     with make_sync_channel(address, SILO) as channel, pytest.raises(NotAuthorisedError), translated(address):
         OPERATOR_STUB(channel).StopJob(request, timeout=60)
 
@@ -455,7 +455,7 @@ def test_errors_arrive_as_what_they_are_with_a_fixed_sentence(
 
 def test_the_operator_sees_what_is_wrong_with_its_input(address: Address) -> None:
     credentials = RETINA.member(Role.OPERATOR, "operator")
-    request = codec.STATUS_REQUEST.to_wire(o.StatusRequest())
+    request = codec_operator.STATUS_REQUEST.to_wire(o.StatusRequest())
     with (
         make_sync_channel(address, credentials) as channel,
         pytest.raises(InputError, match=r"plan\.toml: rounds is missing"),

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feddrm.contract import codec
+from feddrm.contract import codec, codec_operator
 from feddrm.contract import messages as m
 from feddrm.contract import operator_messages as o
 from feddrm.contract import query_messages as q
@@ -115,7 +115,7 @@ answers = st.builds(q.Answer, hashes, sealed, st.just("")) | st.builds(
 )
 
 MESSAGES: list[tuple[Any, st.SearchStrategy[Any]]] = [
-    (codec.FIGURE, figures),
+    (codec_operator.FIGURE, figures),
     (codec.SIGNED, signeds),
     (codec.FRAME, frames),
     (codec.CHUNK, chunks),
@@ -161,12 +161,12 @@ MESSAGES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     ),
     (codec.ASK, st.builds(q.Ask, names, signeds, sealed)),
     (codec.ASK_REPLY, st.builds(q.AskReply, sealed)),
-    (codec.ROSTER_RECEIPT, st.builds(o.RosterReceipt, versions)),
-    (codec.STOP_JOB, st.builds(o.StopJob, hashes, text)),
-    (codec.JOB_RECEIPT, st.builds(o.JobReceipt, hashes, text)),
-    (codec.STATUS_REQUEST, st.builds(o.StatusRequest, hash_or_empty)),
+    (codec_operator.ROSTER_RECEIPT, st.builds(o.RosterReceipt, versions)),
+    (codec_operator.STOP_JOB, st.builds(o.StopJob, hashes, text)),
+    (codec_operator.JOB_RECEIPT, st.builds(o.JobReceipt, hashes, text)),
+    (codec_operator.STATUS_REQUEST, st.builds(o.StatusRequest, hash_or_empty)),
     (
-        codec.STATUS,
+        codec_operator.STATUS,
         st.builds(
             o.Status,
             names,
@@ -188,9 +188,9 @@ MESSAGES: list[tuple[Any, st.SearchStrategy[Any]]] = [
             noises | st.none(),
         ),
     ),
-    (codec.RELEASE_SUMMARY, releases),
-    (codec.RELEASE_LIST, st.lists(releases, max_size=3).map(lambda r: o.ReleaseList(tuple(r)))),
-    (codec.PUBLISH_RELEASE, st.builds(o.PublishRelease, st.just("0123456789abcdef"))),
+    (codec_operator.RELEASE_SUMMARY, releases),
+    (codec_operator.RELEASE_LIST, st.lists(releases, max_size=3).map(lambda r: o.ReleaseList(tuple(r)))),
+    (codec_operator.PUBLISH_RELEASE, st.builds(o.PublishRelease, st.just("0123456789abcdef"))),
 ]
 CONVERTERS = [converter for converter, _ in MESSAGES]
 pairs = pytest.mark.parametrize(("converter", "values"), MESSAGES, ids=[c.wire.DESCRIPTOR.name for c in CONVERTERS])
@@ -362,7 +362,7 @@ REFUSED: list[tuple[Any, Any, dict[str, Any]]] = [
     (codec.ANSWER, q.Answer(HASH, b"x"), {"refusal": "busy"}),
     (codec.ANSWER, q.Answer(HASH, b"x"), {"answer": b""}),
     (codec.ANSWER, q.Answer(HASH, refusal="busy"), {"refusal": "score 0.93"}),
-    (codec.PUBLISH_RELEASE, o.PublishRelease("0123456789abcdef"), {"id": "../../etc/passwd"}),
+    (codec_operator.PUBLISH_RELEASE, o.PublishRelease("0123456789abcdef"), {"id": "../../etc/passwd"}),
 ]
 
 
