@@ -22,12 +22,12 @@ from feddrm.contract.errors import InputError, MalformedError, NotAuthorisedErro
 from feddrm.contract.files import (
     MAXIMUM_KEY,
     atomic_write,
-    exclusive,
     load_document,
     read_bounded,
 )
 from feddrm.contract.identity import Credentials, Role, load_signing_key, load_tls_key, private_pem
 from feddrm.contract.kit import FederationRoot, load_federation_root
+from feddrm.contract.locks import exclusive
 from feddrm.contract.names import Document, Name
 from feddrm.contract.roster import Roster, verify_roster
 from feddrm.contract.signed import Signed

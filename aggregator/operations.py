@@ -22,14 +22,11 @@ from aggregator.homes import (
 )
 from feddrm.contract.authority import certificate_hash, check_validity, issue, pem
 from feddrm.contract.errors import InputError, MalformedError, VerificationError
-from feddrm.contract.files import (
-    atomic_write,
-    exclusive,
-    read_bounded,
-)
+from feddrm.contract.files import atomic_write, read_bounded
 from feddrm.contract.fingerprint import member_fingerprint
 from feddrm.contract.identity import Role, Subject, load_tls_key
 from feddrm.contract.kit import make_kit
+from feddrm.contract.locks import exclusive
 from feddrm.contract.request import Request, verify_request
 from feddrm.contract.roster import MAXIMUM_MEMBERS, Member, Roster, next_version, sign_roster
 from feddrm.contract.signed import Signed

@@ -65,7 +65,8 @@ def compare(
     """
     require_extra("feddrm compare", "compare", ["torch", "opacus"])
     from feddrm.compare import report, run, settings, store
-    from feddrm.contract.files import atomic_write, exclusive, make_directory
+    from feddrm.contract.files import atomic_write, make_directory
+    from feddrm.contract.locks import exclusive
 
     wanted = settings.narrowed(settings.load(what), methods, epsilons, seeds, validation)
     if wanted.data.source == "cifar10":

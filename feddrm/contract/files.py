@@ -13,7 +13,6 @@ import secrets
 import stat
 import sys
 import tomllib
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -21,7 +20,7 @@ from typing import Final, TypeVar, cast
 from pydantic import ValidationError
 
 from feddrm.contract.documents import explain, parse_toml
-from feddrm.contract.errors import AlreadyRunningError, FeddrmError, InputError, NotAuthorisedError
+from feddrm.contract.errors import InputError, NotAuthorisedError
 from feddrm.contract.names import Document
 
 D = TypeVar("D", bound=Document)
@@ -259,45 +258,3 @@ def load_document(path: Path, model: type[D]) -> D:
         raise InputError(f"{path} is not valid TOML: it is nested too deeply.") from error
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: dates and times are not used in this file.", remedy="Put them in quotes.") from error
-
-
-@contextlib.contextmanager
-def exclusive(path: Path, *, what: str) -> Iterator[None]:
-    """Hold an exclusive lock while the block runs; the operating system lets go of it when the process ends.
-
-    Args:
-        path: the lock file; it is created and stays.
-        what: who holds it in the error, such as "Another enrolment".
-
-    Raises:
-        AlreadyRunningError: another process holds it.
-        InputError: its directory does not exist, or it cannot be created.
-    """
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not a directory.")
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise file_error(error, path) from error
-    try:
-        _lock(descriptor, path, what)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, path: Path, what: str) -> None:
-    failure: FeddrmError = AlreadyRunningError(f"{what} is using {path.parent}.", remedy="Wait for it, or stop it.")
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
-            raise file_error(error, path) from error
-        raise failure from error

@@ -14,8 +14,9 @@ from typing import Final
 
 from feddrm.contract.authority import day
 from feddrm.contract.errors import InputError, MalformedError, VerificationError
-from feddrm.contract.files import atomic_write, exclusive, make_directory, read_bounded
+from feddrm.contract.files import atomic_write, make_directory, read_bounded
 from feddrm.contract.kit import FederationRoot
+from feddrm.contract.locks import exclusive
 from feddrm.contract.roster import Roster, RosterDifference, difference, roster_hash, verify_roster
 from feddrm.contract.signed import Signed
 

@@ -19,9 +19,9 @@ from feddrm.contract.errors import (
     NotAuthorisedError,
     VerificationError,
 )
-from feddrm.contract.files import exclusive
 from feddrm.contract.home import init_member
 from feddrm.contract.identity import MemberKeys, Role, sign_sealing_key
+from feddrm.contract.locks import exclusive
 from feddrm.contract.request import make_request
 from feddrm.contract.signed import Signed
 

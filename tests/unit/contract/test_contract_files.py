@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from feddrm.contract import files
+from feddrm.contract import files, locks
 from feddrm.contract.errors import AlreadyRunningError, InputError, NotAuthorisedError
 
 
@@ -152,7 +152,7 @@ def test_text_must_be_utf8(tmp_path: Path) -> None:
 def test_a_lock_keeps_others_out_and_dies_with_its_holder(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     code = (
-        "import sys, time; from pathlib import Path; from feddrm.contract.files import exclusive\n"
+        "import sys, time; from pathlib import Path; from feddrm.contract.locks import exclusive\n"
         "with exclusive(Path(sys.argv[1]), what='X'): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE) as process:
@@ -160,11 +160,11 @@ def test_a_lock_keeps_others_out_and_dies_with_its_holder(tmp_path: Path) -> Non
         assert process.stdout.readline() == b"held\n"
         with (
             pytest.raises(AlreadyRunningError, match="Another enrolment is using"),
-            files.exclusive(lock, what="Another enrolment"),
+            locks.exclusive(lock, what="Another enrolment"),
         ):
             pytest.fail("two holders")
         process.kill()
-    with files.exclusive(lock, what="Another enrolment"):
+    with locks.exclusive(lock, what="Another enrolment"):
         pass
-    with pytest.raises(InputError, match="is not a directory"), files.exclusive(tmp_path / "no" / "lock", what="X"):
+    with pytest.raises(InputError, match="is not a directory"), locks.exclusive(tmp_path / "no" / "lock", what="X"):
         pytest.fail("no directory")
