@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -35,19 +34,24 @@ from feddrm.contract import labels
 from feddrm.contract.authority import CLOCK_SKEW_MS
 from feddrm.contract.errors import InputError, MalformedError, VerificationError
 from feddrm.contract.identity import sealing_public_key
+from feddrm.contract.seal_tables import (
+    MAXIMUM_CLASSES,
+    MAXIMUM_WIDTH,
+    Array,
+    pad,
+    probabilities_allowed,
+    shape_allowed,
+    table,
+    unpad,
+)
 from feddrm.contract.signed import signing_input
 
-Array = npt.NDArray[np.float32]
 Entropy = Callable[[int], bytes]
 
-MAXIMUM_RECORDS: Final = 4096
-MAXIMUM_CLASSES: Final = 4096
-MAXIMUM_WIDTH: Final = 1 << 16
 MAXIMUM_PLAINTEXT: Final = 1 << 20
 
 _REQUEST_HEAD: Final = struct.Struct(">QII32s")
 _ANSWER_HEAD: Final = struct.Struct(">II")
-_SIGNATURE: Final = 64
 _NONCE: Final = 32
 _TAG: Final = 16
 _REQUEST_BUCKET: Final = 1024
@@ -135,7 +139,7 @@ def seal_request(
     values = np.ascontiguousarray(features, dtype="<f4")
     if (
         values.ndim != 2
-        or not _shape_allowed(len(values), values.shape[1], MAXIMUM_WIDTH)
+        or not shape_allowed(len(values), values.shape[1], MAXIMUM_WIDTH)
         or not np.isfinite(values).all()
     ):
         raise InputError(
@@ -144,7 +148,7 @@ def seal_request(
     response_key = entropy(32)
     body = _REQUEST_HEAD.pack(now_ms, *values.shape, response_key) + values.tobytes()
     signature = signer.sign(_ask_input(context, body))
-    plaintext = _pad(body + signature, _REQUEST_BUCKET)
+    plaintext = pad(body + signature, _REQUEST_BUCKET)
     if len(plaintext) > MAXIMUM_PLAINTEXT:
         raise InputError(
             "A query of this many records cannot be sealed.", remedy="Ask about fewer records of a patient."
@@ -179,13 +183,13 @@ def open_request(
     except (InvalidTag, ValueError) as error:
         raise VerificationError("The sealed request was not made for this silo, ticket and release.") from error
     issued_ms, records, width, response_key = _REQUEST_HEAD.unpack_from(plaintext)
-    if not _shape_allowed(records, width, MAXIMUM_WIDTH):
+    if not shape_allowed(records, width, MAXIMUM_WIDTH):
         raise MalformedError("A sealed request holds a table of a shape that is not allowed.")
-    body, signature = _unpad(plaintext, _REQUEST_HEAD.size + 4 * records * width, _REQUEST_BUCKET)
+    body, signature = unpad(plaintext, _REQUEST_HEAD.size + 4 * records * width, _REQUEST_BUCKET)
     _check(querier_key, signature, _ask_input(context, body), f"The request is not signed by {context.querier}.")
     if abs(now_ms - issued_ms) > CLOCK_SKEW_MS:
         raise VerificationError("The request is too old, or the clocks differ.", remedy="Check this machine's clock.")
-    features = _table(body[_REQUEST_HEAD.size :], records, width)
+    features = table(body[_REQUEST_HEAD.size :], records, width)
     return OpenedRequest(context, query_hash(sealed), issued_ms, features, response_key)
 
 
@@ -202,12 +206,12 @@ def seal_answer(
         ValueError: not of that form (a bug of the caller).
     """
     values = np.ascontiguousarray(probabilities, dtype="<f4")
-    if values.ndim != 2 or len(values) != len(opened.features) or not _probabilities_allowed(values):
+    if values.ndim != 2 or len(values) != len(opened.features) or not probabilities_allowed(values):
         raise ValueError(f"an answer of shape {probabilities.shape} does not fit the request")
     nonce = entropy(_NONCE)
     body = _ANSWER_HEAD.pack(*values.shape) + values.tobytes()
     signature = signer.sign(_answer_input(opened.context, opened.query, nonce, body))
-    plaintext = _pad(body + signature, _ANSWER_BUCKET)
+    plaintext = pad(body + signature, _ANSWER_BUCKET)
     return nonce + _answer_cipher(opened.response_key, opened.query, nonce, plaintext, opened.context, seal=True)
 
 
@@ -234,13 +238,13 @@ def open_answer(pending: PendingAnswer, sealed: bytes, *, silo_key: bytes) -> Ar
     except InvalidTag as error:
         raise VerificationError("This is not an answer to the request that was sent.") from error
     records, classes = _ANSWER_HEAD.unpack_from(plaintext)
-    if records != pending.records or not _shape_allowed(records, classes, MAXIMUM_CLASSES):
+    if records != pending.records or not shape_allowed(records, classes, MAXIMUM_CLASSES):
         raise MalformedError(f"The answer of {context.silo} is for another number of records.")
-    body, signature = _unpad(plaintext, _ANSWER_HEAD.size + 4 * records * classes, _ANSWER_BUCKET)
+    body, signature = unpad(plaintext, _ANSWER_HEAD.size + 4 * records * classes, _ANSWER_BUCKET)
     signed = _answer_input(context, pending.query, nonce, body)
     _check(silo_key, signature, signed, f"The answer is not signed by {context.silo}.")
-    probabilities = _table(body[_ANSWER_HEAD.size :], records, classes)
-    if not _probabilities_allowed(probabilities):
+    probabilities = table(body[_ANSWER_HEAD.size :], records, classes)
+    if not probabilities_allowed(probabilities):
         raise MalformedError(f"The answer of {context.silo} holds values that are no probabilities.")
     return probabilities
 
@@ -267,38 +271,8 @@ def _answer_cipher(
     return cipher.encrypt(bytes(12), data, query) if seal else cipher.decrypt(bytes(12), data, query)
 
 
-def _pad(data: bytes, bucket: int) -> bytes:
-    while bucket < len(data):
-        bucket *= 2
-    return data + bytes(bucket - len(data))
-
-
-def _unpad(plaintext: bytes, length: int, bucket: int) -> tuple[bytes, bytes]:
-    """Body of `length` bytes and signature, if exactly the padding that `_pad` makes follows."""
-    end = length + _SIGNATURE
-    if end > len(plaintext) or plaintext != _pad(plaintext[:end], bucket):
-        raise MalformedError("A sealed message does not have the length that its table needs.")
-    return plaintext[:length], plaintext[length:end]
-
-
 def _check(key: bytes, signature: bytes, signed: bytes, message: str) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, signed)
     except (InvalidSignature, ValueError) as error:
         raise VerificationError(message) from error
-
-
-def _shape_allowed(rows: int, columns: int, widest: int) -> bool:
-    return 1 <= rows <= MAXIMUM_RECORDS and 1 <= columns <= widest
-
-
-def _table(data: bytes, rows: int, columns: int) -> Array:
-    values = np.frombuffer(data, dtype="<f4").reshape(rows, columns).astype(np.float32)
-    if not np.isfinite(values).all():
-        raise MalformedError("A sealed message holds values that are not finite.")
-    return values
-
-
-def _probabilities_allowed(values: Array) -> bool:
-    # NaN fails both comparisons.
-    return 1 <= values.shape[1] <= MAXIMUM_CLASSES and bool(((values >= 0) & (values <= 1)).all())

@@ -10,7 +10,7 @@ from kinds import IMAGE, KINDS, MakePlan
 from pydantic import ValidationError
 
 from feddrm.contract import plan as plan_module
-from feddrm.contract import seal
+from feddrm.contract import seal_tables
 from feddrm.contract.errors import InputError
 from feddrm.contract.models import PARTITIONS
 from feddrm.contract.plan import Plan, Queries
@@ -163,7 +163,7 @@ def test_networks_and_records_must_fit(make_kind: MakePlan, kind: str, changes: 
 
 
 def test_what_a_plan_allows_is_what_queries_and_the_routing_fit_take(make_kind: MakePlan) -> None:
-    assert plan_module.MAXIMUM_WIDTH == seal.MAXIMUM_WIDTH
+    assert plan_module.MAXIMUM_WIDTH == seal_tables.MAXIMUM_WIDTH
     frozen = make_kind("frozen", image=IMAGE | {"height": 300, "width": 300})
     assert frozen.width == 7
     document = make_kind("linear", image=IMAGE | {"height": 160, "width": 160}).model_dump(mode="json", by_alias=True)
