@@ -11,7 +11,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from aggregator import aborting, acknowledge, gather, offences, outcomes, rounds
+from aggregator import aborting, gather, incoming, outcomes, rounds
 from aggregator.events import (
     Detached,
     Effect,
@@ -31,16 +31,7 @@ from aggregator.job import Job, Presence, Room
 from aggregator.phases import Aborting, Acknowledging, Gathering, Proposing, Running
 from aggregator.release import Candidate, Releases
 from feddrm.contract.errors import InputError, NotAuthorisedError
-from feddrm.contract.messages import (
-    AckEvent,
-    JobEnded,
-    JobOffer,
-    PlanAnswer,
-    Ready,
-    ReleaseSignature,
-    RosterOffer,
-    SiloFrame,
-)
+from feddrm.contract.messages import JobOffer, RosterOffer, SiloFrame
 from feddrm.contract.roster import Roster, verify_roster
 from feddrm.contract.signed import Signed
 from feddrm.contract.signed_plan import SignedPlan, verify_plan
@@ -178,7 +169,7 @@ class Coordinator:
         match event:
             case FromSilo(silo, message):
                 self.presences.setdefault(silo, Presence()).heard_ms = stamp.now_ms
-                self._from_silo(room, silo, message)
+                incoming.receive(self.job, room, silo, message)
             case Detached(silo):
                 if silo in self.presences:
                     self.presences[silo].detach(stamp.now_ms)
@@ -246,61 +237,3 @@ class Coordinator:
             known = self.releases.candidates.get(candidate.id)
             if known is None or not known.published:
                 self.releases.candidates[candidate.id] = candidate
-
-    def _from_silo(self, room: Room, silo: str, message: object) -> None:
-        if isinstance(message, Ready):
-            self._hear(room, silo, message)
-            return
-        job = self.job
-        if job is None or silo not in job.plan.silos or job.ended:
-            return
-        text = ""
-        match message, job.phase:
-            case PlanAnswer(plan=plan) as answer, phase if plan == job.hash:
-                text = gather.take_answer(job, silo, answer, room.presence(silo).boot)
-                if not answer.accepted and isinstance(phase, Running):
-                    phase.session.lose(silo, "declined")
-            case SiloFrame(frame), Running(session=session) | Aborting(session=session) if frame.step == Step.ABORT:
-                abort = session.receive_abort(silo, frame, job.key(silo))
-                text = "" if abort is None else f"{silo} aborts: {abort.reason}"
-            case SiloFrame(frame), Acknowledging() as phase if frame.step == Step.ABORT:
-                acknowledge.take_abort(job, room, phase, silo, frame)
-            case SiloFrame(frame), Running(session=session):
-                text = session.receive(silo, frame)
-            case AckEvent(ack), Acknowledging() as phase:
-                acknowledge.take_ack(job, room, phase, silo, ack)
-            case ReleaseSignature(statement), Proposing() as phase:
-                acknowledge.take_signature(job, room, phase, silo, statement)
-            case _:
-                pass
-        if text:
-            room.effects.append(Journal(text))
-        if isinstance(job.phase, Running | Aborting):
-            offences.keep_evidence(job, room, job.phase.session)
-
-    def _hear(self, room: Room, silo: str, ready: Ready) -> None:
-        presence = self.presences[silo]
-        again = presence.connected and presence.ready == ready
-        presence.connected, presence.ready = True, ready
-        job = self.job
-        if job is None or silo not in job.plan.silos:
-            if ready.plan:
-                room.send(silo, JobEnded(ready.plan, "this job is not running here", completed=False))
-            return
-        if ready.plan and ready.plan != job.hash:
-            room.send(silo, JobEnded(ready.plan, "another job took its place", completed=False))
-        if silo in job.barred and job.barred[silo][0] not in (gather.FOR_GOOD, ready.boot):
-            del job.barred[silo]
-        aborting.say_why(job, room, silo)
-        notes = [gather.hear(job, presence, silo, again=again)]
-        if job.ended:
-            if ready.plan == job.hash:
-                notes.append(gather.catch_up(job, room, silo, presence))
-                gather.say_ended(job, room, silo)
-        else:
-            gather.offer(job, room, silo, ready)
-            rounds.resume(job, room, silo, ready)
-            notes.append(gather.catch_up(job, room, silo, presence))
-            if not again:
-                outcomes.propose(job, room, silo)
-        room.effects += [Journal(note) for note in notes if note]
