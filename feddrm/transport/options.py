@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -19,6 +20,11 @@ CLIENT_KEEPALIVE_MS: Final = 30_000
 SERVER_KEEPALIVE_MS: Final = 60_000
 KEEPALIVE_TIMEOUT_MS: Final = 20_000
 MINIMUM_PING_INTERVAL_MS: Final = 15_000
+# The default is two minutes, in which who shows no certificate holds a connection.
+HANDSHAKE_TIMEOUT_MS: Final = 10_000
+# Members have two connections at most; a hundred hospitals and many queriers have room.
+MAXIMUM_CONNECTIONS: Final = 1024
+_OTHER_FILES: Final = 256
 
 _COMMON: Final[Options] = [
     ("grpc.max_send_message_length", MAXIMUM_MESSAGE),
@@ -30,10 +36,34 @@ _COMMON: Final[Options] = [
 ]
 
 
+def most_connections(files: int) -> int:
+    """How many connections a server may have that may open so many files.
+
+    Whoever reaches the port can open connections, and when no descriptor is left the process cannot write what it must.
+    """
+    return min(MAXIMUM_CONNECTIONS, files - min(_OTHER_FILES, files // 2))
+
+
+def _files() -> int:
+    """How many files this process may open: as many as it is allowed to ask for, within reason."""
+    wanted = MAXIMUM_CONNECTIONS + _OTHER_FILES
+    if sys.platform == "win32":
+        return wanted
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else soft
+
+
 def server_options() -> Options:
-    """Options of every server."""
+    """Options of every server. Raises how many files this process may open where the system lets it."""
     return [
         *_COMMON,
+        ("grpc.max_allowed_incoming_connections", most_connections(_files())),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
         # Or a second server on the same port starts without an error and gets half of the connections.
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_time_ms", SERVER_KEEPALIVE_MS),
