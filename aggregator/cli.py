@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import sys
 import time
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from aggregator import enrolment, transcript_cli
-from feddrm.cli import Format, FormatOption, emit, make_app, printable, run, table
+from aggregator import enrolment, release_cli, transcript_cli
+from aggregator.options import OperatorOption, server_in
+from feddrm.cli import Format, FormatOption, emit, make_app, printable, run
 from feddrm.contract.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 app = make_app("feddrm-aggregator", "Run a federation's coordinator, and operate it.")
 plan_app = make_app("plan", "Check and sign plans.")
 job_app = make_app("job", "Start and stop jobs.")
-release_app = make_app("release", "List, describe and publish releases.")
 app.add_typer(plan_app, name="plan", help="Check and sign plans.")
 app.add_typer(job_app, name="job", help="Start and stop jobs.")
-app.add_typer(release_app, name="release", help="List, describe and publish releases.")
+app.add_typer(release_cli.app, name="release", help="List, describe and publish releases.")
 enrolment.register(app)
 transcript_cli.register(app)
 
-OperatorOption = Annotated[Path, typer.Option("--operator", metavar="DIR", help="The operator's directory.")]
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")]
 # A release that waits for the operator is as far as a job gets by itself.
 _AT_REST: Final = {
@@ -52,7 +50,7 @@ def serve(
     from aggregator.serve import serve as serve_coordinator
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    where = directory / "server" if (directory / "server").is_dir() else directory
+    where = server_in(directory)
     asyncio.run(
         serve_coordinator(
             where,
@@ -201,88 +199,13 @@ def log(
     from aggregator.homes import check_server_directory
     from aggregator.store import read_journal
 
-    where = directory / "server" if (directory / "server").is_dir() else directory
+    where = server_in(directory)
     check_server_directory(where)
     lines = [(now, printable(text)) for now, text in read_journal(where, last)]
     emit(
         form,
         {"lines": [{"time_ms": now, "text": text} for now, text in lines]},
         "\n".join(f"{_clock(now)}  {text}" for now, text in lines),
-    )
-
-
-@release_app.command("list")
-def release_list(operator: OperatorOption, form: FormatOption = Format.TEXT) -> None:
-    """List all releases, newest first."""
-    from aggregator.operator_client import OperatorClient
-
-    with OperatorClient(operator) as client:
-        found = client.releases().releases
-    rows = [
-        (r.id, r.plan.hex()[:16], f"{r.signatures} of {r.threshold}", "published" if r.published else "") for r in found
-    ]
-    emit(
-        form,
-        {
-            "releases": [
-                {
-                    "id": r.id,
-                    "plan": r.plan.hex(),
-                    "signatures": r.signatures,
-                    "threshold": r.threshold,
-                    "published": r.published,
-                }
-                for r in found
-            ]
-        },
-        table(("release", "plan", "signatures", ""), rows) if rows else "There is no release yet.",
-    )
-
-
-@release_app.command("card")
-def release_card(
-    release: Annotated[str, typer.Argument(metavar="ID", help="As shown by release list.")],
-    operator: OperatorOption,
-    form: FormatOption = Format.TEXT,
-) -> None:
-    """Print a release's model card (Markdown), from the plan and the statement that silos signed.
-
-    What it says of noise in the sums is the coordinator's word. In the release's directory the card is signed:
-    feddrm-audit card verifies it there.
-    """
-    from aggregator.homes import load_operator_home
-    from aggregator.operator_client import OperatorClient
-    from feddrm.contract.release import verify_release
-    from feddrm.method.card import render_card
-
-    with OperatorClient(operator) as client:
-        found = next((r for r in client.releases().releases if r.id == release), None)
-        status = client.status()
-    if found is None:
-        raise InputError(f"There is no release {release}.", remedy="See: release list")
-    # The coordinator's word is not taken: signatures are checked against the operator's own roster.
-    verified = verify_release(found.statement, plan=found.signed_plan, roster=load_operator_home(operator).roster)
-    card = render_card(verified, status.noise if status.plan == found.plan else None)
-    emit(form, {"id": verified.id, "card": card}, card.rstrip())
-
-
-@release_app.command("publish")
-def release_publish(
-    release: Annotated[str, typer.Argument(metavar="ID", help="As shown by release list.")],
-    operator: OperatorOption,
-    form: FormatOption = Format.TEXT,
-) -> None:
-    """Put a release into service: queriers get its trunk, the router its head."""
-    from aggregator.operator_client import OperatorClient
-
-    if not re.fullmatch(r"[0-9a-f]{16}", release):
-        raise InputError(f"{release!r} is no release: an id has 16 hexadecimal digits.", remedy="See: release list")
-    with OperatorClient(operator) as client:
-        done = client.publish_release(release)
-    emit(
-        form,
-        {"id": done.id, "plan": done.plan.hex(), "signatures": done.signatures, "published": done.published},
-        f"Release {done.id} is in service, signed by {done.signatures} silos: queriers can ask now.",
     )
 
 

@@ -10,13 +10,13 @@ import typer
 from aggregator.founding import found_federation
 from aggregator.homes import load_operator_home
 from aggregator.operations import enroll, read_requests, remove_members, renew
+from aggregator.options import OperatorOption
 from feddrm.cli import Format, FormatOption, confirm, emit, now_ms, table
 from feddrm.contract.authority import Address, day
 from feddrm.contract.errors import InputError
 from feddrm.contract.roster import Roster
 from feddrm.enrolment import YesOption, checked_name
 
-OperatorOption = Annotated[Path, typer.Option("--operator", metavar="DIR", help="The operator's directory.")]
 ServerOption = Annotated[
     Path | None, typer.Option("--server", metavar="DIR", help="Also install the new roster in this server's directory.")
 ]

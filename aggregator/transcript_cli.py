@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from aggregator.options import server_in
 from feddrm.cli import Format, FormatOption, emit
 
 
@@ -23,7 +24,7 @@ def register(app: typer.Typer) -> None:
         from aggregator.homes import load_server_home
         from aggregator.transcripts import export
 
-        where = directory / "server" if (directory / "server").is_dir() else directory
+        where = server_in(directory)
         jobs, rounds = export(load_server_home(where), out)
         emit(
             form,
