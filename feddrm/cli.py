@@ -104,8 +104,13 @@ def invoke(app: typer.Typer, argv: Sequence[str]) -> int:
         _discard_output()
         return BROKEN_PIPE
     except OSError as error:
+        if error.filename is not None:
+            # What the system says of a file that somebody named, or of a directory that cannot be written, is no bug.
+            found = _file_error(error)
+            _report(argv, found.exit_code, found.message, found.remedy)
+            return found.exit_code
         # All files are written by feddrm.contract.files, which translates; an error without a file's name is stdout's.
-        if error.filename is not None or error.errno not in _UNWRITABLE:
+        if error.errno not in _UNWRITABLE:
             raise
         _discard_output()
         _report(
@@ -116,6 +121,13 @@ def invoke(app: typer.Typer, argv: Sequence[str]) -> int:
         )
         return ExitCode.INPUT
     return ExitCode.DONE
+
+
+def _file_error(error: OSError) -> FeddrmError:
+    # Not above: `--help` loads no validator.
+    from feddrm.contract.files import file_error
+
+    return file_error(error, Path(os.fsdecode(error.filename)))
 
 
 def _discard_output() -> None:
@@ -178,7 +190,7 @@ def _crash_hook(argv: Sequence[str]) -> Callable[[type[BaseException], BaseExcep
 
 def emit(form: Format, document: Mapping[str, object], text: str) -> None:
     """Print a result: one JSON object, or text for people."""
-    print(json.dumps(document) if form is Format.JSON else text)
+    print(json.dumps(document) if form is Format.JSON else printable(text))
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -203,7 +215,7 @@ def confirm(shown: str, question: str, *, yes: bool) -> bool:
     Raises:
         UsageError: nobody can be asked.
     """
-    print(shown, file=sys.stderr)
+    print(printable(shown), file=sys.stderr)
     if yes:
         return True
     if not sys.stdin.isatty():

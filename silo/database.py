@@ -66,6 +66,10 @@ NO_RESTORE: Final = (
     " a ledger that goes back. Keep the directory as it is and ask the federation's operator."
 )
 
+_UNREADABLE: Final = (
+    "Run this as the agent's user, where its directory can be written: SQLite keeps an index beside what it reads."
+)
+
 LEDGER_REMEDY: Final = (
     "Do not put back a copy of it: to the peers that is a rollback, and they exclude this silo. Do not delete it"
     " either: what was spent stays spent. Keep state/ as it is and ask the federation's operator for the other"
@@ -124,11 +128,17 @@ class Database:
         """Open for reading only, beside a running agent.
 
         Raises:
-            InputError: there is none.
+            InputError: there is none, or it cannot be read.
         """
         if not path.exists():
             raise InputError(f"{path} does not exist.", remedy="Start the agent once: feddrm-silo serve DIR.")
-        return cls(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, timeout=5))
+        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5)
+        try:
+            db.execute("SELECT COUNT(*) FROM facts")
+        except sqlite3.DatabaseError as error:
+            db.close()
+            raise InputError(f"{path} cannot be read: {error}.", remedy=_UNREADABLE) from error
+        return cls(db)
 
     def close(self) -> None:
         """Close the database."""

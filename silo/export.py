@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from feddrm.contract.errors import InputError, VerificationError
-from feddrm.contract.files import atomic_write
+from feddrm.contract.files import atomic_write, make_directory
 from feddrm.contract.home import load_silo_home
 from privacy.bundle import export_bundle
 from privacy.errors import LedgerCorrupt, LedgerError
@@ -74,7 +74,7 @@ def export_evidence(directory: Path, folder: Path) -> tuple[Path, ...]:
         found = cases(state)
     finally:
         state.close()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_directory(folder)
     paths = []
     for number, (plan, round_number, case) in enumerate(found, start=1):
         path = folder / f"evidence-{number}-{plan.hex()[:8]}-round-{round_number}.json"

@@ -32,6 +32,7 @@ _REMEDIES: Final = {
     errno.ENOENT: "does not exist",
     errno.EACCES: "may not be accessed by this user",
     errno.EPERM: "may not be accessed by this user",
+    errno.EEXIST: "exists already",
     errno.EISDIR: "is a directory",
     errno.ENOTDIR: "lies below something that is no directory",
     errno.EROFS: "lies on a read-only file system",
@@ -92,6 +93,23 @@ def _write_neighbour(path: Path, data: bytes, mode: int) -> Path:
     return temporary
 
 
+def _refuse_nameless(path: Path) -> None:
+    if not path.name:
+        raise InputError(f"{path} is a directory, and no name of a file.")
+
+
+def _refuse_special(path: Path) -> None:
+    """Whoever may write in /dev would put a file in the place of /dev/null or /dev/stdout."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise file_error(error, path) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path} is not a regular file, and is not replaced.", remedy="Name a file.")
+
+
 def atomic_write(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Replace a file's content durably and all at once.
 
@@ -101,6 +119,8 @@ def atomic_write(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     Raises:
         InputError: the file cannot be written (disk full, permissions, ...); the old content is intact.
     """
+    _refuse_nameless(path)
+    _refuse_special(path)
     try:
         temporary = _write_neighbour(path, data, mode)
         try:
@@ -119,6 +139,7 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     Raises:
         InputError: it exists already, or cannot be written.
     """
+    _refuse_nameless(path)
     try:
         temporary = _write_neighbour(path, data, mode)
         try:

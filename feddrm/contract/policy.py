@@ -120,7 +120,9 @@ def objections(
         require(section is None or getattr(jobs, key), f"the plan {what}, and jobs.{key} is not true")
     own = (plan.own_targets or {}).get(silo)
     if own is not None:
-        what = f"this hospital's own model is to answer column {own.column} as {', '.join(own.classes)}"
+        # Classes are whatever the operator wrote; a line break would forge a line of the hospital's log.
+        classes = ", ".join("".join(c if c.isprintable() else "?" for c in name) for name in own.classes)
+        what = f"this hospital's own model is to answer column {own.column} as {classes}"
         require(jobs.own_target, f"{what}, and jobs.own_target is not true")
     require(
         plan.model.kind != "linear" or policy.queries.linear,
