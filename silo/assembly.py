@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from feddrm.contract.errors import AlreadyRunningError, FeddrmError, InputError, VerificationError
@@ -21,7 +22,7 @@ from silo.answers import Answers
 from silo.begun import refuse_older, refuse_vanished, remember
 from silo.books import caps_of, origin_of
 from silo.context import Context, commitment_key, held_out_key
-from silo.database import LEDGER_REMEDY
+from silo.database import LEDGER_REMEDY, WRITE_REMEDY
 from silo.home import AgentSettings, Home, exclusive
 from silo.inference import Answerer
 from silo.permission import unserved
@@ -52,7 +53,7 @@ async def serve(
     read_policy(home)
     # SQLite and everything else that writes here makes files that only this user reads.
     os.umask(0o077)
-    with exclusive(home):
+    with exclusive(home), _writable(home):
         state = State.open(home.database)
         ledger = open_ledger(home, member, state)
         try:
@@ -61,25 +62,30 @@ async def serve(
             context = _context(home, member, renewal.take(), settings, state, ledger)
             worker = (make_worker or _workshop)(home, context, settings)
             agent = Agent(member, context, renewal, worker, _relay(member, context, settings), demo)
-            await _run(agent, home)
+            await _run(agent)
         finally:
             ledger.close()
             state.close()
 
 
-async def _run(agent: Agent, home: Home) -> None:
+@contextlib.contextmanager
+def _writable(home: Home) -> Iterator[None]:
+    """Nothing was sent that rests on what could not be written, also where that shows before the agent runs."""
+    try:
+        yield
+    except (LedgerError, sqlite3.Error) as error:
+        raise InputError(
+            f"The agent stopped because {home.state} cannot be written: {error}.", remedy=WRITE_REMEDY
+        ) from error
+
+
+async def _run(agent: Agent) -> None:
     try:
         await agent.run()
     except BaseExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
-        if isinstance(first, LedgerError | sqlite3.Error):
-            # Nothing was sent that rests on what could not be written.
-            raise InputError(
-                f"The agent stopped because {home.state} cannot be written: {first}.",
-                remedy="Free some space or mend the disk, then start the agent again; nothing is lost.",
-            ) from group
         raise first from group
 
 

@@ -66,6 +66,8 @@ NO_RESTORE: Final = (
     " a ledger that goes back. Keep the directory as it is and ask the federation's operator."
 )
 
+WRITE_REMEDY: Final = "Free some space or mend the disk, then start the agent again; nothing is lost."
+
 _UNREADABLE: Final = (
     "Run this as the agent's user, where its directory can be written: SQLite keeps an index beside what it reads."
 )
@@ -115,12 +117,15 @@ class Database:
                     f"{path} has format {version}; this software reads format {_VERSION}.",
                     remedy="Use the software version that wrote it.",
                 )
+            opened = cls(db)
+            opened.sole = True
+            opened.forget_deleted()
+        except sqlite3.OperationalError as error:
+            db.close()
+            raise InputError(f"{path} cannot be used: {error}.", remedy=WRITE_REMEDY) from error
         except sqlite3.DatabaseError as error:
             db.close()
             raise InputError(f"{path} is not a silo's state database ({error}).", remedy=NO_RESTORE) from error
-        opened = cls(db)
-        opened.sole = True
-        opened.forget_deleted()
         return opened
 
     @classmethod

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,41 @@ from feddrm.contract.identity import Role
 from silo.export import export_evidence
 from silo.home import Home
 from silo.state import State
+
+OPEN = """
+import resource, sys
+from pathlib import Path
+from feddrm.contract.errors import InputError
+from silo.state import State
+limit = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    State.open(Path(sys.argv[1])).close()
+except InputError as error:
+    print(f"{error.message} {error.remedy}")
+"""
+
+
+def test_a_disk_that_is_full_when_the_agent_starts_is_a_sentence(tmp_path: Path) -> None:
+    state = State.open(tmp_path / "agent.db")
+    state.set_fact("a", bytes(300_000))
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    # As a process that was killed leaves them: all of it in the log.
+    for file in tmp_path.glob("agent.db*"):
+        shutil.copy(file, killed)
+    state.close()
+
+    def opened(limit: int) -> str:
+        command = [sys.executable, "-c", OPEN, str(killed / "agent.db"), str(limit)]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+
+    assert "cannot be used" in (said := opened(100_000))
+    assert "Free some space" in said
+    assert opened(10_000_000) == ""
+    again = State.read(killed / "agent.db")
+    assert again.fact("a") == bytes(300_000)
+    again.close()
 
 
 @pytest.mark.parametrize("name", ["ward #1", "a?mode=rwc", "50%23", "100% a&b", "straße"])
