@@ -114,10 +114,10 @@ class Plan(Grown):
         if self.training.rounds * self.training.local_steps > MAXIMUM_STEPS:
             raise ValueError(f"training: rounds * local_steps must stay below {MAXIMUM_STEPS}")
         self.model.check(self.schema_.shape)
-        if self.schema_.image is not None and self.width > MAXIMUM_WIDTH:
+        if self.width > MAXIMUM_WIDTH:
             raise ValueError(
-                f"schema.image: {self.width} numbers a record, and a query carries {MAXIMUM_WIDTH} at most; take "
-                'smaller images, or model.kind "frozen", whose queries carry what was extracted'
+                f"schema: {self.width} numbers a record, and a query carries {MAXIMUM_WIDTH} at most; take smaller "
+                'images, fewer categories, or model.kind "frozen", whose queries carry what was extracted'
             )
         _in_section("model.personal", lambda: self.personal)
         if self.training.head_steps and not 0 < len(self.personal) < len(self.tensors):

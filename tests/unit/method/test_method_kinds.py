@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,14 @@ def test_networks_and_records_must_fit(make_kind: MakePlan, kind: str, changes: 
     with pytest.raises(ValidationError) as caught:
         make_kind(kind, **changes)
     assert said in str(caught.value)
+
+
+def test_a_table_wider_than_a_query_is_refused_before_anybody_trains_on_it(make_kind: MakePlan) -> None:
+    document = make_kind("mlp", image=None).model_dump(mode="json", by_alias=True)
+    column = {"kind": "categorical", "categories": [str(number) for number in range(1000)]}
+    document["schema"]["columns"] = [{**column, "name": f"column {number}"} for number in range(80)]
+    with pytest.raises(ValidationError, match="schema: 80080 numbers a record, and a query carries 65536"):
+        Plan.model_validate_json(json.dumps(document))
 
 
 def test_what_a_plan_allows_is_what_queries_and_the_routing_fit_take(make_kind: MakePlan) -> None:
