@@ -38,7 +38,10 @@ class Cell:
     @property
     def name(self) -> str:
         """Of its file."""
-        return f"{self.method}-e{self.epsilon:g}-k{self.silos}-s{self.seed}"
+        # Short where that tells one epsilon from all others.
+        short = f"{self.epsilon:g}"
+        epsilon = short if float(short) == self.epsilon else repr(self.epsilon)
+        return f"{self.method}-e{epsilon}-k{self.silos}-s{self.seed}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def compare(
     epsilons: Annotated[
         str | None, typer.Option("--epsilons", help="Only these, separated by commas; inf is no privacy.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="So many seeds: 0, 1, 2, ...")] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, max=1000, help="So many seeds: 0, 1, 2, ...")] = None,
     validation: Annotated[
         float | None,
         typer.Option(

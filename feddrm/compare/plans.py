@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pydantic import ValidationError
+
 from feddrm.compare.budget import FRACTION_BITS, Noise, Terms
 from feddrm.compare.data import Federation
 from feddrm.compare.methods import Method
 from feddrm.compare.settings import Settings
+from feddrm.contract.documents import explain
+from feddrm.contract.errors import InputError
 from feddrm.contract.plan import Plan, default_threshold
 from feddrm.contract.training import MOST_IMPORTANT
 
@@ -55,6 +59,9 @@ def plan_of(
         noise: of the accountant; without it the noise in the plan is of no use.
         alone: for rounds that are not averaged: every tensor is personal.
         consolidation: of elastic weight consolidation, a part of the strongest pull that a plan may have; 0 is none.
+
+    Raises:
+        InputError: the settings contradict one another, or the records; names the plan's key.
     """
     train, silos = settings.train, len(federation.silos)
     threshold = default_threshold(silos)
@@ -114,7 +121,12 @@ def plan_of(
     if method.shares:
         queries |= {"shared_weight": settings.fit.shared_weight, "home_weight": settings.fit.home_weight}
     document["queries"] = queries
-    return Plan.model_validate(document)
+    try:
+        return Plan.model_validate(document)
+    except ValidationError as error:
+        raise InputError(
+            f"The settings make no plan for {method.name}: {explain(error, document, Plan)[0]}."
+        ) from error
 
 
 def fraction_bits(silos: int) -> int:

@@ -22,9 +22,12 @@ from privacy.accounting import MINIMUM_DELTA
 
 PRESETS: Final = ("cifar10-paper", "heart", "mnist-dp", "mnist-scale", "rand")
 MAXIMUM_SILOS: Final = 50
+MAXIMUM_SEEDS: Final = 1000
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+# As numpy's generators take them.
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class Files(Document):
@@ -64,7 +67,7 @@ class Data(Document):
     silos: Annotated[tuple[Annotated[int, Field(ge=3, le=MAXIMUM_SILOS)], ...], Field(max_length=8)] = ()
     alpha: Positive = 0.3
     shards: Annotated[int, Field(ge=1, le=100)] = 2
-    split_seed: int = 2025
+    split_seed: Seed = 2025
     shift: Shift = "none"
     training_share: Share = 0.7
     most_records: Annotated[int | None, Field(ge=100)] = None
@@ -171,7 +174,7 @@ class Settings(Document):
     methods: Annotated[tuple[str, ...], Field(min_length=1)]
     epsilons: Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=True)], ...], Field(min_length=1)]
     delta: Annotated[float, Field(ge=MINIMUM_DELTA, lt=1e-2)] = 1e-5
-    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MAXIMUM_SEEDS)] = (0, 1, 2)
 
     @model_validator(mode="after")
     def _known(self) -> Self:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from feddrm.compare import settings as module
 from feddrm.compare import tables
+from feddrm.compare.cells import Cell
 from feddrm.compare.methods import METHODS
 from feddrm.compare.plans import fraction_bits, plan_of
 from feddrm.contract.errors import InputError, UsageError
@@ -58,6 +59,9 @@ def test_rands_schema_is_the_demos() -> None:
         ({"methods": ["fedmagic"]}, "unknown"),
         ({"methods": ["local", "local"]}, "twice"),
         ({"seeds": [1, 1]}, "twice"),
+        ({"seeds": [-1]}, "greater than or equal to 0"),
+        ({"seeds": [1 << 63]}, "less than"),
+        ({"data": {"source": "rand", "split_seed": -1}}, "greater than or equal to 0"),
         ({"epsilons": [0.0]}, "greater"),
         ({"epsilons": [3.0], "train": {"batch": 32}}, "sampling_rate"),
         ({"train": {"local_rounds": 3}}, "averaged"),
@@ -142,3 +146,28 @@ def test_a_row_is_a_plan_that_an_operator_could_sign() -> None:
         assert plan_of(wanted, data, METHODS[routed], None).queries.second_opinion == 0.7
     assert plan_of(wanted, data, METHODS["fedavg-shared"], None).queries.second_opinion == 1.0
     assert plan_of(wanted, data, METHODS["fedper"], None).training.target_weight == 1.0
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "word"),
+    [
+        ("fedprox", {"train": {"proximal_mu": 1e5}}, r"training.*proximal_mu: times learning_rate more than 1"),
+        ("fedrep", {"train": {"head_steps": 9}}, "none is left for the shared tensors"),
+        ("fedavg", {"model": {"kind": "lenet_gn", "hidden": 120}}, "image"),
+    ],
+)
+def test_settings_that_make_no_plan_are_the_users_to_correct(
+    method: str, changes: dict[str, object], word: str
+) -> None:
+    wanted = settings(**changes)
+    federation = tables.natural(wanted.data, Path(), 0)
+    with pytest.raises(InputError, match=f"no plan for {method}: .*{word}"):
+        plan_of(wanted, federation, METHODS[method], None)
+
+
+def test_no_two_cells_share_a_file() -> None:
+    epsilons = (3.0, 3.0000001, 3.00000001, 1e-7, 8.0, math.inf)
+    names = [Cell("fedavg", epsilon, 0, 0).name for epsilon in epsilons]
+    assert len(set(names)) == len(names)
+    # Directories of comparisons that were begun have these.
+    assert (names[0], names[4], names[5]) == ("fedavg-e3-k0-s0", "fedavg-e8-k0-s0", "fedavg-einf-k0-s0")
