@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from feddrm.contract.errors import InputError
 from feddrm.contract.models import Frozen
@@ -12,6 +13,8 @@ from feddrm.contract.plan import Plan
 from feddrm.contract.schema import Schema
 from feddrm.features import Dataset, encode, read_table, training_data
 from silo.home import Home
+
+_EXTRACTOR: Final = "extractor in local/data.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ def with_features(home: Home, plan: Plan, dataset: Dataset) -> Dataset:
         return dataset
     from feddrm.method.extractor import extracted
 
-    return replace(dataset, features=extracted(plan, extractor_path(home), dataset.features))
+    return replace(dataset, features=extracted(plan, extractor_path(home), dataset.features, _EXTRACTOR))
 
 
 def load_records(home: Home, schema: Schema) -> Records:

@@ -195,4 +195,4 @@ class Offers:
     def note_declined(context: Context, name: bytes, reason: DeclineReason, detail: str) -> Log:
         """Keep the detail for `status` and the log, where it stays."""
         context.state.note("declined", {"plan": name.hex(), "reason": reason.name.lower(), "detail": detail})
-        return Log(f"Declined the plan {name.hex()[:16]} ({reason.name.lower()}): {detail}.", warning=True)
+        return Log(f"Declined the plan {name.hex()[:16]} ({reason.name.lower()}): {detail.rstrip('.')}.", warning=True)

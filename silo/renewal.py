@@ -7,6 +7,7 @@ roster that its plan names for as long as the approved one leaves the job's silo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,13 +22,14 @@ from feddrm.contract.plan import Plan
 from feddrm.contract.policy import POLICY_FILE
 from feddrm.contract.roster import Roster, roster_hash, verify_roster
 from feddrm.contract.signed import Signed
+from silo.data import extractor_path, records_path
 from silo.home import DATA_FILE, Home
 from silo.state import Job, State
 
 logger = logging.getLogger("silo")
 
 LOOK_SECONDS: Final = 1.0
-_ROSTER, _POLICY, _DATA = "roster", "policy", "data"
+_ROSTER, _POLICY, _DATA, _RECORDS, _EXTRACTOR = "roster", "policy", "data", "records", "extractor"
 _IN_USE: Final = "roster in use"
 
 
@@ -73,6 +75,7 @@ class Renewal:
     """
 
     def __init__(self, home: Home, member: SiloHome, state: State, now_ms: Callable[[], int]) -> None:
+        self._home = home
         self._member = member
         self._state = state
         self._now_ms = now_ms
@@ -81,7 +84,7 @@ class Renewal:
             _POLICY: home.local / POLICY_FILE,
             _DATA: home.local / DATA_FILE,
         }
-        self._taken = self._last = {name: _signature(path) for name, path in self._files.items()}
+        self._taken = self._last = self._signatures()
         self._pinned = Pinned(member.signed_roster, member.roster)
         self._in_use = self._before()
         self._reasons: list[str] = []
@@ -123,6 +126,8 @@ class Renewal:
             self._reasons.append("local/data.toml was changed: the records are read again.")
         if _POLICY in changes and refusing:
             self._reasons.append("local/policy.toml was changed: what was refused is looked at again.")
+        if changes & {_RECORDS, _EXTRACTOR} and refusing:
+            self._reasons.append("A file that local/data.toml names was changed: what was refused is looked at again.")
         wanted = self._wanted()
         if not self._reasons and self._in_use is not None and wanted.hash != self._in_use.hash:
             self._reasons.append(f"Roster version {wanted.roster.version} is in use now.")
@@ -130,11 +135,19 @@ class Renewal:
 
     def _changes(self) -> frozenset[str]:
         """Files that changed and then held still for one look: nobody is half-way through writing them."""
-        now = {name: _signature(path) for name, path in self._files.items()}
+        now = self._signatures()
         found = frozenset(name for name in now if now[name] != self._taken[name] and now[name] == self._last[name])
         self._taken = {name: now[name] if name in found else taken for name, taken in self._taken.items()}
         self._last = now
         return found
+
+    def _signatures(self) -> dict[str, tuple[int, ...]]:
+        """Of each file, those that local/data.toml names included."""
+        named: dict[str, Path | None] = {_RECORDS: None, _EXTRACTOR: None}
+        with contextlib.suppress(FeddrmError):
+            named = {_RECORDS: records_path(self._home), _EXTRACTOR: extractor_path(self._home)}
+        files = self._files | named
+        return {name: () if path is None else _signature(path) for name, path in files.items()}
 
     def _reload(self) -> None:
         try:

@@ -156,7 +156,7 @@ def _federation(settings: str, folder: Path, silos: int, seed: int) -> Federatio
 
 def _extracted(settings: Settings, path: Path, federation: Federation) -> Federation:
     """What the network is given where the model is a public extractor's: its features, as silos and queriers do."""
-    extractor = Extractor(plan_of(settings, federation, settings.chosen[0], None), path)
+    extractor = Extractor(plan_of(settings, federation, settings.chosen[0], None), path, "extractor in the settings")
     silos = tuple(
         Dataset(extractor.apply(data.features), tables.targets_of(data), data.patients) for data in federation.silos
     )

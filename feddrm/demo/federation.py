@@ -86,8 +86,8 @@ class Federation:
             list(pool.map(lambda member: self._join(member[0], member[1], kits[member[1]]), members))
         for hospital in self.hospitals:
             self.configure(hospital)
-        version: int = enrolled["roster_version"]
-        return version
+        self.roster_version: int = enrolled["roster_version"]
+        return self.roster_version
 
     def _init(self, module: str, name: str) -> str:
         request: str = self.processes.run_json(module, "init", self.home(name), "--name", name)["request"]
@@ -171,7 +171,7 @@ class Federation:
         releases = self.processes.run_json(AGGREGATOR, "release", "list", "--operator", self.operator)["releases"]
         if not releases:
             raise FeddrmError("The job ended without a release.")
-        release: str = releases[-1]["id"]
+        release: str = releases[0]["id"]
         self.processes.run(AGGREGATOR, "release", "publish", release, "--operator", self.operator)
         return release
 
@@ -185,9 +185,10 @@ class Federation:
         with ThreadPoolExecutor(_WORKERS) as pool:
             return dict(zip(self.names, pool.map(one, self.names), strict=True))
 
-    def ask(self, querier: str, records: Path) -> list[dict[str, Any]]:
+    def ask(self, querier: str, records: Path, *options: str | Path) -> list[dict[str, Any]]:
         """Route every row of a table and ask the hospital that it was routed to."""
-        rows: list[dict[str, Any]] = self.processes.run_json(QUERY, "ask", records, "--dir", self.home(querier))["rows"]
+        asked = self.processes.run_json(QUERY, "ask", records, "--dir", self.home(querier), *options)
+        rows: list[dict[str, Any]] = asked["rows"]
         return rows
 
     def export(self) -> dict[str, Path]:

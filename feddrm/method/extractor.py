@@ -9,10 +9,12 @@ is extracted by itself, and what it changed is put back.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,27 +41,37 @@ class Extractor:
     Args:
         plan: of a "frozen" model.
         path: of the file.
+        named: what names the file, for a person who must correct it ("extractor in local/data.toml").
 
     Raises:
         InputError: it cannot be read, is another file than the plan's, or does not do what the plan says.
     """
 
-    def __init__(self, plan: Plan, path: Path) -> None:
+    def __init__(self, plan: Plan, path: Path, named: str) -> None:
         if not isinstance(plan.model, Frozen):
             raise ValueError("the plan has no extractor")
         self._path = path
         self._shape = plan.schema_.shape
         self._features = plan.model.features
         # The bytes that were hashed are those that are loaded, whatever becomes of the file meanwhile.
-        self._module = _load(_checked(path, plan.model.sha256), plan.model.form, path)
+        self._module = _load(_checked(path, plan.model.sha256, named), plan.model.form, path)
+        if plan.model.form == "torchscript" and any(
+            getattr(part, "training", False) for part in self._module.modules()
+        ):
+            raise self._refusal("it was saved in training mode", "save it again after .eval()")
         self._probe = torch.linspace(-1.0, 1.0, math.prod(self._shape)).reshape(1, *self._shape)
         try:
             with torch.no_grad(), one_thread():
                 shape = tuple(self._run(self._probe).shape)
         except Exception as error:
-            raise self._refusal(f"it does not take records of shape {self._shape}") from error
+            wanted = f"(1, {', '.join(map(str, self._shape))})"
+            raise self._refusal(
+                f"it does not take a record of shape {wanted}", "make one that takes what the plan's schema gives"
+            ) from error
         if shape != (1, self._features):
-            raise self._refusal(f"it gives {shape} for one record, not (1, {self._features})")
+            raise self._refusal(
+                f"it gives {shape} for one record, not (1, {self._features})", "correct model.features in the plan"
+            )
         self._refuse_memory()
         self._clean = [(tensor, tensor.detach().clone()) for _, tensor in self._tensors()]
 
@@ -92,7 +104,10 @@ class Extractor:
                 self._output(torch.full((1, *self._shape), level))
             again = self._output(self._probe)
         if assigns or self._state() != state or not np.array_equal(first, again):
-            raise self._refusal("it keeps something of the records that it saw, so that they would touch each other")
+            raise self._refusal(
+                "it keeps something of the records that it saw, so that they would touch each other",
+                "take one in evaluation mode, without state and without random numbers",
+            )
 
     def _output(self, record: torch.Tensor) -> Floats:
         """float32[features] of one record, normalised."""
@@ -123,18 +138,19 @@ class Extractor:
             digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return digest.digest()
 
-    def _refusal(self, why: str) -> InputError:
+    def _refusal(self, why: str, what: str) -> InputError:
         return InputError(
-            f"{self._path} is the plan's extractor, but {why}.",
-            remedy="Tell the operator: the plan names a file that cannot be used.",
+            f"{self._path} is the plan's extractor, but {why}; nothing was done with a record.",
+            remedy=f"Tell the operator: {what}, and sign a plan with its model.sha256.",
         )
 
 
-def extracted(plan: Plan, path: Path | None, records: Floats) -> Floats:
+def extracted(plan: Plan, path: Path | None, records: Floats, named: str) -> Floats:
     """What the network is given of encoded records float32[n, d]: themselves, unless the plan has an extractor.
 
     Args:
         path: of its file; None where there is none.
+        named: as of Extractor.
 
     Raises:
         InputError: the plan has an extractor, and the file is missing, another one or unusable.
@@ -144,9 +160,9 @@ def extracted(plan: Plan, path: Path | None, records: Floats) -> Floats:
     if path is None:
         raise InputError(
             f"The plan's model needs a feature extractor, the file with SHA-256 {plan.model.sha256.hex()}.",
-            remedy="Name it: extractor in local/data.toml at a hospital, --extractor FILE for a query.",
+            remedy=f"Take it from whom you trust and name it by {named}.",
         )
-    return Extractor(plan, path).apply(records)
+    return Extractor(plan, path, named).apply(records)
 
 
 def _assigns(graph: Any) -> bool:
@@ -158,29 +174,46 @@ def _assigns(graph: Any) -> bool:
     return kept or bool(graph.findAllNodes("prim::SetAttr"))
 
 
-def _checked(path: Path, expected: bytes) -> bytes:
+def _checked(path: Path, expected: bytes, named: str) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise InputError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            remedy=f"Put the file with SHA-256 {expected.hex()} there, or correct {named}.",
+        ) from error
     found = hashlib.sha256(data).digest()
     if found != expected:
         raise InputError(
             f"{path} is not the plan's extractor: its SHA-256 is {found.hex()}, the plan's {expected.hex()}.",
-            remedy="Take the file that the operator names, from whom you trust; nothing of this one was loaded.",
+            remedy=f"Take that one from whom you trust and name it by {named}; nothing of this one was loaded.",
         )
     return data
 
 
 def _load(data: bytes, form: str, path: Path) -> Any:
     loaders: dict[str, Callable[[io.BytesIO], Any]] = {
-        "torchscript": lambda file: torch.jit.load(file, map_location="cpu").eval(),  # type: ignore[no-untyped-call]
+        "torchscript": lambda file: torch.jit.load(file, map_location="cpu"),  # type: ignore[no-untyped-call]
         # An exported program has no modes: it is as it was exported.
         "export": lambda file: torch.export.load(file).module(),
     }
     try:
-        return loaders[form](io.BytesIO(data))
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        with _quiet("torch.export"):
+            return loaders[form](io.BytesIO(data))
+    except Exception as error:
+        # The boundary: what torch raises on files of other forms is documented nowhere.
         raise InputError(
-            f"{path} is no file of the form {form!r}.", remedy="Correct model.form in the plan."
+            f"{path} is the plan's extractor, but no file of the form {form!r}.",
+            remedy="Tell the operator: correct model.form in the plan, or save the extractor in that form.",
         ) from error
+
+
+@contextlib.contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Without a logger's tracebacks about what is told in words."""
+    log = logging.getLogger(name)
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before

@@ -57,7 +57,7 @@ class QuerierModel:
             return records
         from feddrm.method.extractor import extracted
 
-        return extracted(self.plan, extractor, records)
+        return extracted(self.plan, extractor, records, "--extractor FILE")
 
     def codes(self, features: npt.NDArray[np.float32]) -> tuple[bytes, ...]:
         """The coarse embeddings of features float32[n, d]: all that the coordinator sees of a patient.

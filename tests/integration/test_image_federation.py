@@ -1,17 +1,20 @@
-"""Three small hospitals with images and a LeNet: every stage and what shapes training, by real processes."""
+"""Three small hospitals with images, by processes: a LeNet through every stage, then a public extractor's model."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from feddrm.contract.signed_plan import verify_plan
 from feddrm.demo.federation import Federation, Hospital
-from feddrm.demo.processes import Processes
+from feddrm.demo.processes import SILO, CommandFailedError, Processes
 from feddrm.features import encode, read_table
 from feddrm.method.layout import layout_of
 from feddrm.method.model import build, load_vectors
@@ -150,6 +153,7 @@ def check_answers(
     module = build(plan).eval()
     features = encode(read_table(questions), plan.schema_, targets=False).features
     head = held["north"][0][layout.shared_size :].reshape(2, 9) / 2**24
+    apart = []
     for rows, part in ((answers, 0.7), ([{**row, "silos": ["north"]} for row in own], 0.3)):
         for row in rows:
             (silo,) = row["silos"]
@@ -163,33 +167,90 @@ def check_answers(
             expected = ((1 - part) * mine + part * shared)[0]
             assert row["label"] == ("clear", "spot")[int(expected.argmax())]
             assert abs(row["probability"] - expected.max()) < 1e-4
-            assert np.abs(mine - shared).max() > 1e-3
+            apart.append(np.abs(mine - shared).max())
+    assert max(apart) > 1e-3
 
 
-def test_hospitals_with_images_train_a_lenet_and_answer(tmp_path: Path) -> None:
+def frozen_plan(roster_version: int, digest: str) -> str:
+    """A round of training and a sum of the fit, on what an extractor of this SHA-256 makes of the same images."""
+    text = plan_text(roster_version)
+    model = f'kind = "frozen"\nsha256 = "{digest}"\nform = "torchscript"\nfeatures = 12\nhidden = [4]\n'
+    training = text[text.index("[training]") : text.index("[training.ewc]")].replace("rounds = 2", "rounds = 1")
+    fit = text[text.index("[routing_fit]") : text.index("[personal_head]")].replace("sums = 2", "sums = 1")
+    head = text[: text.index("[model]")].replace("image-job", "frozen-job")
+    return f"{head}[model]\n{model}\n{training}{fit}{text[text.index('[privacy]') :]}"
+
+
+def until(federation: Federation, state: str) -> dict[str, Any]:
+    """Watch until a silo is in this state, or the job ends."""
+    for status in federation.watch():
+        if state in (status["state"], *(silo["state"] for silo in status["silos"])):
+            return status
+    return federation.status()
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Running, and without a job."""
+    directory = tmp_path_factory.mktemp("images")
     for seed, name in enumerate(NAMES):
-        write_images(tmp_path / f"{name}.npz", seed, 2 * PATIENTS)
-    questions = tmp_path / "questions.npz"
-    write_images(questions, 2, 5, targets=False)
-    with Processes(tmp_path / "logs") as processes:
-        hospitals = [Hospital(name, tmp_path / f"{name}.npz", "person", PATIENTS, 200.0) for name in NAMES]
-        federation = Federation(tmp_path, processes, "images", hospitals)
+        write_images(directory / f"{name}.npz", seed, 2 * PATIENTS)
+    write_images(directory / "questions.npz", 2, 5, targets=False)
+    with Processes(directory / "logs") as processes:
+        hospitals = [Hospital(name, directory / f"{name}.npz", "person", PATIENTS, 200.0) for name in NAMES]
+        federation = Federation(directory, processes, "images", hospitals)
         federation.found()
-        version = federation.enrol(["clinic"])
+        federation.enrol(["clinic"])
         for name in NAMES:
             policy = federation.home(name) / "local" / "policy.toml"
-            policy.write_text(policy.read_text().replace('models = ["mlp"]', 'models = ["lenet_gn"]'))
+            text = policy.read_text().replace('models = ["mlp"]', 'models = ["lenet_gn", "frozen"]')
+            policy.write_text(text.replace("life_delta = 1e-5", "life_delta = 2e-5"))
+            data = federation.home(name) / "local" / "data.toml"
+            data.write_text(data.read_text() + 'extractor = "encoder.pt"\n')
         federation.start_coordinator()
         for name in NAMES:
             federation.start_silo(name)
-        federation.start_job(plan_text(version))
-        for _ in federation.watch():
-            pass
-        assert federation.status()["state"] == "release ready"
-        federation.publish()
-        answers = federation.ask("clinic", questions)
-        own = federation.processes.run_json("silo.cli", "predict", federation.home("north"), questions)["rows"]
+        yield federation
+
+
+def test_hospitals_with_images_train_a_lenet_and_answer(federation: Federation) -> None:
+    questions = federation.directory / "questions.npz"
+    federation.start_job(plan_text(federation.roster_version))
+    assert until(federation, "release ready")["state"] == "release ready"
+    federation.publish()
+    answers = federation.ask("clinic", questions)
+    own = federation.processes.run_json("silo.cli", "predict", federation.home("north"), questions)["rows"]
     check_answers(federation, questions, answers, own)
     assert [row["row"] for row in answers] == [1, 2, 3, 4, 5]
     assert {silo for row in answers for silo in row["silos"]} <= set(NAMES)
+    assert {row["label"] for row in answers} <= {"clear", "spot"}
+
+
+def test_a_public_extractors_model_needs_the_plans_file_everywhere(federation: Federation) -> None:
+    """A hospital with another file declines in words; once the right one is in its place it takes part."""
+    torch.manual_seed(0)
+    public, other = federation.directory / "public.pt", federation.directory / "other.pt"
+    for file, width in ((public, 12), (other, 11)):
+        network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(SIDE * SIDE, width), torch.nn.Tanh())
+        torch.jit.script(network.eval()).save(str(file))
+    for name in NAMES:
+        source = other if name == "north" else public
+        (federation.home(name) / "local" / "encoder.pt").write_bytes(source.read_bytes())
+    digest = hashlib.sha256(public.read_bytes()).hexdigest()
+    federation.start_job(frozen_plan(federation.roster_version, digest))
+    assert until(federation, "declined: policy")["state"] == "gathering"
+    said = federation.processes.run_json(SILO, "status", federation.home("north"))["declined"]["detail"]
+    found = hashlib.sha256(other.read_bytes()).hexdigest()
+    assert f"encoder.pt is not the plan's extractor: its SHA-256 is {found}, the plan's {digest}" in said
+    assert "name it by extractor in local/data.toml" in said
+    (federation.home("north") / "local" / "encoder.pt").write_bytes(public.read_bytes())
+    status = until(federation, "release ready")
+    assert status["state"] == "release ready"
+    assert all(len(entry["survivors"]) == 3 for entry in status["history"])
+    federation.publish()
+    questions = federation.directory / "questions.npz"
+    with pytest.raises(CommandFailedError, match=r"(?s)exit code 3.*other\.pt is not the plan's .*--extractor FILE"):
+        federation.ask("clinic", questions, "--extractor", other)
+    answers = federation.ask("clinic", questions, "--extractor", public)
+    assert [row["row"] for row in answers] == [1, 2, 3, 4, 5]
     assert {row["label"] for row in answers} <= {"clear", "spot"}

@@ -1,10 +1,8 @@
-"""Frozen extractors: only the plan's bytes are loaded, and a record's features are its own."""
+"""Frozen extractors: a record's features are its own."""
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,27 +10,15 @@ from kinds import MakePlan
 
 torch = pytest.importorskip("torch", reason="the silo extra is not installed")
 
+from extractors import NAMED, Encoder, encoder, images, plan_for, scripted  # noqa: E402
 from torch import nn  # noqa: E402
 
 from feddrm.contract.errors import InputError  # noqa: E402
-from feddrm.contract.plan import Plan  # noqa: E402
 from feddrm.method.coarse import Grid  # noqa: E402
 from feddrm.method.extractor import Extractor, extracted  # noqa: E402
 from feddrm.method.layout import initial_model, initial_personal, layout_of  # noqa: E402
 from feddrm.method.model import Embedder, Predictor  # noqa: E402
 from feddrm.method.update import trunk_tensors  # noqa: E402
-
-
-class Encoder(nn.Module):
-    """A small public network, with the statistics of a BatchNorm that others trained."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 4, 5, stride=4)
-        self.norm = nn.BatchNorm2d(4)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.norm(self.conv(images))).flatten(1)
 
 
 class Counting(nn.Module):
@@ -56,36 +42,6 @@ class Failing(nn.Module):
         return torch.log(images.flatten(1)[:, :36] + 0.9)
 
 
-def encoder() -> nn.Module:
-    torch.manual_seed(0)
-    made = Encoder()
-    with torch.no_grad():
-        made(torch.rand(64, 1, 16, 16))
-    return made.eval()
-
-
-def scripted(path: Path, module: nn.Module, *, train: bool = False) -> bytes:
-    script = torch.jit.script(module)
-    (script.train() if train else script.eval()).save(str(path))
-    return path.read_bytes()
-
-
-def plan_for(make_kind: MakePlan, data: bytes, form: str = "torchscript", features: int = 36) -> Plan:
-    document = make_kind("lenet_gn").model_dump(mode="json", by_alias=True)
-    document["model"] = {
-        "kind": "frozen",
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "form": form,
-        "features": features,
-        "hidden": [8],
-    }
-    return Plan.model_validate(document)
-
-
-def images(count: int = 12) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return np.random.default_rng(0).uniform(-1, 0.9, (count, 256)).astype(np.float32)
-
-
 @pytest.mark.parametrize("form", ["torchscript", "export"])
 def test_a_record_s_features_are_its_own_and_in_range(make_kind: MakePlan, tmp_path: Path, form: str) -> None:
     file, module = tmp_path / "encoder.pt2", encoder()
@@ -96,11 +52,11 @@ def test_a_record_s_features_are_its_own_and_in_range(make_kind: MakePlan, tmp_p
     plan = plan_for(make_kind, file.read_bytes(), form)
     assert plan.width == 36
     records = images()
-    features = extracted(plan, file, records)
+    features = extracted(plan, file, records, NAMED)
     assert features.shape == (12, 36)
     assert features.dtype == np.float32
     assert np.abs(features).max() <= 1
-    assert (extracted(plan, file, records[5:6]) == features[5:6]).all()
+    assert (extracted(plan, file, records[5:6], NAMED) == features[5:6]).all()
     with torch.no_grad():
         raw = module(torch.from_numpy(records[3:4].reshape(1, 1, 16, 16)))[0].double().numpy()
     assert np.allclose(features[3], ((raw - raw.mean()) / np.sqrt(raw.var() + 1e-5)).clip(-4, 4) / 4, atol=1e-5)
@@ -110,7 +66,7 @@ def test_everything_behind_the_extractor_is_a_network_of_its_features(make_kind:
     plan = plan_for(make_kind, scripted(tmp_path / "encoder.pt", encoder()))
     layout = layout_of(plan)
     model, personal = initial_model(layout, bytes(32)), initial_personal(layout, bytes(32))
-    features = extracted(plan, tmp_path / "encoder.pt", images())
+    features = extracted(plan, tmp_path / "encoder.pt", images(), NAMED)
     assert Predictor(plan, model, personal).predict(features).probabilities.shape == (12, 2)
     trunk = trunk_tensors(layout, model)
     phi = Embedder.from_tensors(plan, trunk).embed(features)
@@ -120,52 +76,13 @@ def test_everything_behind_the_extractor_is_a_network_of_its_features(make_kind:
     assert layout_of(other).fingerprint() != layout.fingerprint()
 
 
-def test_another_file_is_refused_before_it_is_loaded(
-    make_kind: MakePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = plan_for(make_kind, scripted(tmp_path / "encoder.pt", encoder()))
-    (tmp_path / "encoder.pt").write_bytes((tmp_path / "encoder.pt").read_bytes() + b"\0")
-
-    def loaded(*arguments: Any, **keywords: Any) -> None:
-        raise AssertionError("a file of another hash was loaded")
-
-    monkeypatch.setattr(torch.jit, "load", loaded)
-    with pytest.raises(InputError, match="is not the plan's extractor: its SHA-256") as caught:
-        Extractor(plan, tmp_path / "encoder.pt")
-    assert "nothing of this one was loaded" in caught.value.remedy
-    with pytest.raises(InputError, match="cannot be read"):
-        Extractor(plan, tmp_path / "nothing.pt")
-    with pytest.raises(InputError, match="needs a feature extractor") as caught:
-        extracted(plan, None, images())
-    assert "local/data.toml" in caught.value.remedy
-
-
-def test_what_is_loaded_is_what_was_hashed(
-    make_kind: MakePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The file is exchanged after it was read: a second reading would load the other one."""
-    file = tmp_path / "encoder.pt"
-    plan = plan_for(make_kind, scripted(file, encoder()))
-    read = Path.read_bytes
-
-    def read_and_exchange(path: Path) -> bytes:
-        data = read(path)
-        torch.jit.script(Failing()).save(str(path))
-        return data
-
-    monkeypatch.setattr(Path, "read_bytes", read_and_exchange)
-    extractor = Extractor(plan, file)
-    assert np.abs(extractor.apply(images(2))).max() > 0
-
-
 @pytest.mark.parametrize(
     "module", [Encoder().train(), Counting(), nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(256, 36)).train()]
 )
 def test_an_extractor_that_remembers_or_rolls_dice_is_refused(
     make_kind: MakePlan, tmp_path: Path, module: nn.Module
 ) -> None:
-    """TorchScript is put into its evaluation mode; an exported program stays as it was exported, and a count in no
-    buffer stays a count."""
+    """An exported program stays as it was exported, and a count in no buffer stays a count."""
     file = tmp_path / "encoder.pt"
     if isinstance(module, Counting):
         plan = plan_for(make_kind, scripted(file, module))
@@ -173,7 +90,7 @@ def test_an_extractor_that_remembers_or_rolls_dice_is_refused(
         torch.export.save(torch.export.export(module, (torch.zeros(1, 1, 16, 16),)), file)
         plan = plan_for(make_kind, file.read_bytes(), "export")
     with pytest.raises(InputError, match="keeps something of the records"):
-        extracted(plan, file, images())
+        extracted(plan, file, images(), NAMED)
 
 
 def test_a_record_on_which_it_fails_is_zeros_and_no_error(make_kind: MakePlan, tmp_path: Path) -> None:
@@ -181,7 +98,7 @@ def test_a_record_on_which_it_fails_is_zeros_and_no_error(make_kind: MakePlan, t
     plan = plan_for(make_kind, scripted(file, Failing()))
     records = np.abs(images(4)) * 0.4
     records[1], records[2] = 0.95, -1.0
-    features = extracted(plan, file, records)
+    features = extracted(plan, file, records, NAMED)
     assert not features[1:3].any()
     assert np.abs(features[[0, 3]]).max() > 0.1
 
@@ -205,7 +122,7 @@ def test_an_exported_program_may_raise_whatever_it_likes(make_kind: MakePlan, tm
     plan = plan_for(make_kind, file.read_bytes(), "export")
     records = images(4)
     records[:, 0] = [0.0, 0.9, 0.3, 0.6]
-    features = extracted(plan, file, records)
+    features = extracted(plan, file, records, NAMED)
     assert not features[[1, 3]].any()
     assert features[[0, 2]].any(axis=1).all()
 
@@ -234,9 +151,9 @@ def test_what_one_record_changes_reaches_no_other_and_refuses_nobody(
         torch.export.save(torch.export.export(Marking(), (torch.zeros(1, 1, 16, 16),)), file)
     plan = plan_for(make_kind, file.read_bytes(), form)
     records = images(6)
-    without = extracted(plan, file, records)
+    without = extracted(plan, file, records, NAMED)
     records[2, 0] = 1.0
-    features = extracted(plan, file, records)
+    features = extracted(plan, file, records, NAMED)
     assert not np.array_equal(features[2], without[2])
     assert np.array_equal(np.delete(features, 2, axis=0), np.delete(without, 2, axis=0))
 
@@ -269,21 +186,5 @@ class Sorting(nn.Module):
 def test_a_refusal_comes_before_any_record(make_kind: MakePlan, tmp_path: Path, module: nn.Module) -> None:
     plan = plan_for(make_kind, scripted(tmp_path / "counting.pt", module))
     with pytest.raises(InputError, match="keeps something of the records"):
-        Extractor(plan, tmp_path / "counting.pt")
-    Extractor(plan_for(make_kind, scripted(tmp_path / "sorting.pt", Sorting())), tmp_path / "sorting.pt")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"features": 35}, r"gives \(1, 36\) for one record, not \(1, 35\)"),
-        ({"form": "export"}, "is no file of the form 'export'"),
-    ],
-)
-def test_a_plan_that_describes_it_wrongly_is_told_so(
-    make_kind: MakePlan, tmp_path: Path, change: dict[str, Any], said: str
-) -> None:
-    file = tmp_path / "encoder.pt"
-    plan = plan_for(make_kind, scripted(file, encoder()), **change)
-    with pytest.raises(InputError, match=said):
-        Extractor(plan, file)
+        Extractor(plan, tmp_path / "counting.pt", NAMED)
+    Extractor(plan_for(make_kind, scripted(tmp_path / "sorting.pt", Sorting())), tmp_path / "sorting.pt", NAMED)

@@ -173,11 +173,17 @@ def test_a_damaged_roster_file_changes_nothing(hospital: Hospital) -> None:
         ("policy.toml", True, False, False),  # asked anew before every round in any case
         ("policy.toml", False, True, True),
         ("agent.toml", True, True, False),
+        ("encoder.pt", True, True, True),
+        ("encoder.pt", True, False, False),  # read at the job's beginning; what was extracted then is in memory
+        ("records.csv", False, True, True),
+        ("another.csv", False, True, False),
     ],
 )
 def test_local_files_are_looked_at_again_where_that_can_change_something(
     hospital: Hospital, file: str, job: bool, refusing: bool, due: bool
 ) -> None:
+    settings = 'records = "records.csv"\npatient = "id"\npublic_size = 20\nextractor = "encoder.pt"\n'
+    (hospital.home.local / "data.toml").write_text(settings)
     renewal = hospital.renewal()
     renewal.take()
     if job:
