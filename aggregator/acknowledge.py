@@ -14,6 +14,7 @@ from feddrm.contract.messages import SMALL_VECTOR, Publish, RoundOutcome
 from feddrm.contract.operator_messages import RoundSummary
 from feddrm.contract.release import required_signatures
 from feddrm.contract.rounds import Ack
+from feddrm.contract.schedule import STAGE_EVALUATE
 from feddrm.contract.signed import Signed, signers
 from feddrm.method.progress import advance
 from feddrm.method.update import model_hash
@@ -117,10 +118,22 @@ def advance_acks(job: Job, room: Room, phase: Acknowledging) -> None:
         tell(job, room)
         return
     possible = [silo for silo in phase.recipients() if silo in phase.acks or silo not in phase.gone]
-    if len(possible) < job.threshold or room.stamp.now_ms >= phase.deadline_ms:
+    due = give_up_ms(job, phase)
+    if len(possible) < job.threshold or (due is not None and room.stamp.now_ms >= due):
         absent = ", ".join(silo for silo in phase.recipients() if silo not in phase.acks)
         reason = f"fewer than {job.threshold} silos acknowledged the sum; without {absent}"
         lose(job, room, phase.round, phase.attempt, phase.session.announcement.cohort, reason)
+
+
+def give_up_ms(job: Job, phase: Acknowledging) -> int | None:
+    """When a sum counts as lost that too few have acknowledged; None: never while enough still can.
+
+    An evaluation that was opened cannot be repeated: silos refuse a second sum beside one that may be known. Where a
+    release requires it, giving it up would cost the release, and nothing else waits for it.
+    """
+    evaluation = job.plan.evaluation
+    insisted = evaluation is not None and evaluation.required and job.stage(phase.round) == STAGE_EVALUATE
+    return None if insisted else phase.deadline_ms
 
 
 def take_signature(job: Job, room: Room, phase: Proposing, silo: str, statement: Signed) -> None:

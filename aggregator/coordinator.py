@@ -12,6 +12,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from aggregator import aborting, gather, incoming, outcomes, rounds
+from aggregator.acknowledge import give_up_ms
 from aggregator.events import (
     Detached,
     Effect,
@@ -70,8 +71,10 @@ class Coordinator:
                 return gather.due_ms(self.job, self._room(Stamp(0, b"")), phase)
             case Running(session=session):
                 return session.deadline_ms
-            case Aborting(deadline_ms=deadline) | Acknowledging(deadline_ms=deadline):
+            case Aborting(deadline_ms=deadline):
                 return deadline
+            case Acknowledging() as phase:
+                return give_up_ms(self.job, phase)
             case _:
                 return None
 

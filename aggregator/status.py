@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from aggregator.acknowledge import give_up_ms
 from aggregator.coordinator import Coordinator
 from aggregator.gather import FOR_GOOD, WAITED_FOR, Standing, at_round, gathered, reason_word, standing
 from aggregator.job import Job, Presence, Room
@@ -79,7 +80,7 @@ def _phase(job: Job, room: Room) -> tuple[str, str, int, tuple[str, ...], str]:
             return "aborting", "abort", attempt, phase.waiting(), f"{reason}; collecting signed aborts"
         case Acknowledging(attempt=attempt) as phase:
             waiting = phase.waiting()
-            return "acknowledging", "publish", attempt, waiting, _for(waiting)
+            return "acknowledging", "publish", attempt, waiting, _acknowledging(job, phase, waiting)
         case Proposing(signatures=signatures) as phase:
             waiting = tuple(s for s in job.accepting if s not in signatures)
             required = required_signatures(job.plan)
@@ -93,6 +94,13 @@ def _phase(job: Job, room: Room) -> tuple[str, str, int, tuple[str, ...], str]:
             if completed:
                 return "completed", "", 0, (), reason
             return ("stopped" if reason.startswith("stopped") else "failed"), "", 0, (), reason
+
+
+def _acknowledging(job: Job, phase: Acknowledging, waiting: tuple[str, ...]) -> str:
+    if give_up_ms(job, phase) is not None:
+        return _for(waiting)
+    missing = job.threshold - len(phase.acks)
+    return f"{_for(waiting)}; its sum was opened, cannot be had again, and counts once {missing} of them acknowledge it"
 
 
 def _for(waiting: tuple[str, ...]) -> str:

@@ -11,7 +11,10 @@ from silo_harness import NAMES, Desk
 from silo_world import World
 from test_stages_with_coordinator import EVALUATION, STAGES, check, world_of
 
+from aggregator.events import Stamp, Ticked
+from aggregator.job import Room
 from aggregator.phases import Acknowledging, Ended, Proposing, Running
+from aggregator.status import status_of
 from feddrm.contract.announce import announcement_of, outcome_hash
 from feddrm.contract.charge import charge
 from feddrm.contract.errors import MalformedError
@@ -29,7 +32,7 @@ FIRST = 6
 
 
 def lose(world: World, number: int, *, opened: bool = False) -> None:
-    """Lose a round: all silos but one go away for longer than it waits, before or after they helped to open its sum."""
+    """Lose a round: all silos but one go away for longer than it waits, or restart once its sum is open."""
     for _ in range(20_000):
         phase = world.job.phase
         if (
@@ -40,12 +43,15 @@ def lose(world: World, number: int, *, opened: bool = False) -> None:
             break
         assert world.step()
     for name in NAMES[1:]:
-        world.disconnect(name)
+        (world.crash if opened else world.disconnect)(name)
+        if opened:
+            world.connect(name)
     while len(world.job.outcomes) < number:
         assert world.step()
     assert world.job.outcomes[-1].lost is not None
     for name in NAMES[1:]:
-        world.connect(name)
+        if name not in world.connected:
+            world.connect(name)
 
 
 def masked(world: World) -> bool:
@@ -98,6 +104,53 @@ def test_no_second_sum_is_opened_beside_one_that_may_be_known(make_desk: Callabl
     play(world)
     assert evaluations(world) == [[FIRST]] * 4
     assert isinstance(world.job.phase, Ended)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_opened_evaluation_waits_for_its_acknowledgements_as_long_as_they_may_come(
+    make_desk: Callable[..., Desk], restarted: bool
+) -> None:
+    """Nobody may repeat it, so it is not given up at a deadline. Who restarts after it applied the sum acknowledges all
+    the same."""
+    world = begun(make_desk, required=True)
+    while not isinstance(world.job.phase, Acknowledging):
+        assert world.step()
+    if restarted:
+        for name in NAMES[1:]:
+            while world.down[name]:
+                world.deliver_down(name)
+            world.crash(name)
+    else:
+        for name in NAMES[1:]:
+            world.disconnect(name)
+    while world.step():
+        pass
+    world.now += 30 * 24 * 3_600_000
+    world.submit(Ticked())
+    assert isinstance(world.job.phase, Acknowledging)
+    room = Room(Stamp(world.now, b""), world.trial.round_key, world.coordinator.presences)
+    assert "its sum was opened, cannot be had again, and counts once" in status_of(world.coordinator, room, {}).detail
+    for name in NAMES[1:]:
+        world.connect(name)
+    play(world)
+    check(world)
+    assert world.job.outcomes[-1].lost is None
+    statement = Statement.model_validate_json(world.job.phase.statement)
+    assert statement.evaluation is not None
+    assert statement.evaluation.total == (15,) * 4
+    assert evaluations(world) == [[FIRST]] * 4
+
+
+def test_an_opened_evaluation_that_nobody_acknowledges_is_left_out_where_the_plan_allows(
+    make_desk: Callable[..., Desk],
+) -> None:
+    world = begun(make_desk, required=False)
+    lose(world, FIRST, opened=True)
+    play(world)
+    assert evaluations(world) == [[FIRST]] * 4
+    statement = Statement.model_validate_json(world.job.phase.statement)
+    assert statement.evaluation is None
+    assert len(world.job.phase.signatures) == 4
 
 
 def test_an_evaluation_that_was_published_is_not_repeated_whatever_the_coordinator_says(
