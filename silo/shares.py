@@ -21,7 +21,8 @@ from feddrm.method import evaluation, routing_fit
 from feddrm.method.coarse import Grid
 from feddrm.method.layout import layout_of
 from feddrm.method.progress import Parts, answering_model, fit_terms, shared_model
-from feddrm.method.shared_head import SharedHead, linear_logits
+from feddrm.method.routing import Router
+from feddrm.method.shared_head import SharedHead
 from feddrm.method.update import head_tensors, to_float, trunk_tensors
 from privacy.discrete import DiscreteGaussianSource
 from privacy.events import DistributedDiscreteGaussian, LocalDiscreteGaussian
@@ -101,49 +102,30 @@ class Shares:
         return routing_fit.patient_labels(targets, self._training.patients, classes)
 
     def _evaluate(self, effect: Contribute) -> Int64s:
+        from feddrm.method.model import Predictor
+
         model, held = shared_model(self._plan, self._layout, effect.state), self._held_out
         if held.targets is None:
             raise InputError("Evaluation needs records with targets.")
-        embeddings = self._embed(model, held)
-        # As a querier's would be refused: a refusal here would tell the coordinator of the one patient that caused it.
-        usable = np.isfinite(embeddings).all(axis=1)
-        embeddings[~usable] = 0.0
-        own = self._own_logits(model, effect.personal, held, embeddings)
         answering = answering_model(self._plan, self._layout, effect.state)
         _, shared = SharedHead.split(self._plan, self._layout, answering, self._plan.silos[self._silo])
-        home, asked = (
-            (own, own)
-            if shared is None
-            else (shared.mixed(own, embeddings, part) for part in (shared.home, shared.asked))
-        )
-        correct, answered = ((said.argmax(axis=1) == held.targets) & usable for said in (home, asked))
+        said = Predictor(self._own, model, effect.personal, shared).opinions(held.features)
+        # As a querier's would be refused: a refusal here would tell the coordinator of the one patient that caused it.
+        correct, answered = ((each.classes == held.targets) & said.usable for each in (said.home, said.asked))
         # As a querier would send it and the router would see it.
         grid = Grid.of(self._own, trunk_tensors(self._layout, model))
-        seen = grid.decode(grid.encode(embeddings))
-        head = head_tensors(self._layout, model)
-        routed = evaluation.choose(head["routing_head.weight"], head["routing_head.bias"], seen) == self._silo
-        routed &= usable
+        seen = grid.decode(grid.encode(said.embeddings))
+        silos = self._plan.silos
+        router = Router.from_tensors(self._layout, head_tensors(self._layout, model), silos)
+        first = router.nearest(seen, silos, 1.0, fitted=self._plan.routing_fit is not None)[:, 0]
+        routed = (first == self._silo) & said.usable
         return evaluation.contribution(held.patients, correct, routed, answered)
 
-    def _own_logits(
-        self, model: Int64s, personal: Int64s, held: Dataset, embeddings: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.float64]:
-        """Of the silo's own model, float64[n, C]: by its own copies where stage 3 tuned more than the head."""
-        own = self._layout.split(to_float(personal), "personal")
-        if any(name.startswith("trunk.") for name in own):
-            embeddings = self._embed(model, held, personal)
-            embeddings[~np.isfinite(embeddings).all(axis=1)] = 0.0
-        tensors = {**self._layout.split(to_float(model)), **own}
-        return linear_logits(tensors["target_head.weight"], tensors["target_head.bias"], embeddings)
-
-    def _embed(self, model: Int64s, data: Dataset, personal: Int64s | None = None) -> npt.NDArray[np.float32]:
-        """By the shared trunk, or, with a personal vector, by the silo's own one."""
+    def _embed(self, model: Int64s, data: Dataset) -> npt.NDArray[np.float32]:
         from feddrm.method.model import build, embed_each, load
 
         module: TwoHeads = build(self._own).eval()
         load(module, self._layout.split(to_float(model)))
-        if personal is not None:
-            load(module, self._layout.split(to_float(personal), "personal"))
         return embed_each(module, data.features)
 
 

@@ -86,8 +86,9 @@ class Federation:
             list(pool.map(lambda member: self._join(member[0], member[1], kits[member[1]]), members))
         for hospital in self.hospitals:
             self.configure(hospital)
-        self.roster_version: int = enrolled["roster_version"]
-        return self.roster_version
+        version: int = enrolled["roster_version"]
+        self.roster_version = version
+        return version
 
     def _init(self, module: str, name: str) -> str:
         request: str = self.processes.run_json(module, "init", self.home(name), "--name", name)["request"]

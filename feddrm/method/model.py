@@ -11,16 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.nn import functional
 
 from feddrm.contract.errors import MalformedError
 from feddrm.contract.plan import Plan
 from feddrm.method.layout import Layout, Scope, Tensor, embedding_width, layout_of
 from feddrm.method.networks import make_trunk
-from feddrm.method.shared_head import SharedHead
+from feddrm.method.shared_head import SharedHead, answers, linear_logits
 from feddrm.method.update import Model, Tensors, part_hash, to_float
-
-_BATCH = 8192
 
 
 class TwoHeads(nn.Module):
@@ -103,7 +100,7 @@ def embed_each(module: TwoHeads, features: npt.NDArray[np.float32]) -> npt.NDArr
     Raises:
         MalformedError: the features are not finite float32[n, d].
     """
-    rows = torch.cat(_batches(features, module.width))
+    rows = _checked(features, module.width)
     result = np.empty((len(rows), module.routing_head.in_features), dtype=np.float32)
     place = torch.zeros((1, module.width))
     with torch.inference_mode(), one_thread():
@@ -138,15 +135,37 @@ def load_vectors(module: nn.Module, layout: Layout, model: Model, personal: Mode
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a silo's own model says of n records: classes int64[n] and probabilities float32[n, classes]."""
+    """What a silo says of n records: classes int64[n] and probabilities float32[n, classes]."""
 
     classes: npt.NDArray[np.int64] = field(repr=False)
     probabilities: npt.NDArray[np.float32] = field(repr=False)
 
+    @classmethod
+    def of(cls, probabilities: npt.NDArray[np.float32]) -> Self:
+        """The likeliest class of each record; ties go to the earlier one."""
+        return cls(probabilities.argmax(axis=1).astype(np.int64), probabilities)
+
+
+@dataclass(frozen=True, slots=True)
+class Opinions:
+    """All that a silo makes of n records, each of them by itself, to the last bit.
+
+    Args:
+        embeddings: float32[n, d] of the shared trunk, zeros where not usable.
+        usable: bool[n], whether the embeddings are finite: a query that is not is refused, and counted as wrong.
+        home: what is said of the silo's own patients.
+        asked: what a querier is told.
+    """
+
+    embeddings: npt.NDArray[np.float32] = field(repr=False)
+    usable: npt.NDArray[np.bool_] = field(repr=False)
+    home: Prediction
+    asked: Prediction
+
 
 class Predictor:
     """What a silo answers with: the shared trunk with the silo's personal target head, and the head of all silos if
-    there is one; for inference only.
+    there is one; for inference only. The evaluation counts what this says, so that the two cannot disagree.
 
     Args:
         plan: of the job, as the silo computes by it.
@@ -157,15 +176,34 @@ class Predictor:
 
     def __init__(self, plan: Plan, model: Model, personal: Model, shared: SharedHead | None = None) -> None:
         self._module = build(plan).eval()
-        self._width = plan.width
         self._shared = shared
         layout = layout_of(plan)
         load_vectors(self._module, layout, model, personal)
         self._trunk = self._module
-        if shared is not None and any(name.startswith("trunk.") for name in layout.split(personal, "personal")):
-            # The silo's own model has a trunk of its own, and the shared head was fitted on the shared one.
+        if any(name.startswith("trunk.") for name in layout.split(personal, "personal")):
+            # The silo's own model has a trunk of its own; queriers and the shared head know the shared one.
             self._trunk = build(plan).eval()
             load(self._trunk, layout.split(to_float(model), "shared"))
+
+    def opinions(self, features: npt.NDArray[np.float32]) -> Opinions:
+        """All of it, of features float32[n, d].
+
+        Raises:
+            MalformedError: the features are not finite float32[n, d].
+        """
+        embeddings = embed_each(self._trunk, features)
+        usable = np.asarray(np.isfinite(embeddings).all(axis=1))
+        mine = embeddings
+        if self._trunk is not self._module:
+            mine = embed_each(self._module, features)
+            usable &= np.isfinite(mine).all(axis=1)
+        embeddings, mine = (np.where(usable[:, None], rows, np.float32(0)) for rows in (embeddings, mine))
+        head = self._module.target_head
+        own = linear_logits(head.weight.detach().numpy(), head.bias.detach().numpy(), mine)
+        shared = self._shared
+        home, asked = (None, None) if shared is None else (shared.home, shared.asked)
+        said = {part: Prediction.of(answers(own, shared, embeddings, part)) for part in {home, asked}}
+        return Opinions(embeddings, usable, said[home], said[asked])
 
     def predict(self, features: npt.NDArray[np.float32]) -> Prediction:
         """What is said of the silo's own patients, features float32[n, d].
@@ -173,7 +211,7 @@ class Predictor:
         Raises:
             MalformedError: the features are not finite float32[n, d], or what the models make of them is not.
         """
-        return self._say(features, None if self._shared is None else self._shared.home)
+        return self._usable(features).home
 
     def answer(self, features: npt.NDArray[np.float32]) -> Prediction:
         """What a querier is told of features float32[n, d].
@@ -181,27 +219,20 @@ class Predictor:
         Raises:
             MalformedError: the features are not finite float32[n, d], or what the models make of them is not.
         """
-        return self._say(features, None if self._shared is None else self._shared.asked)
+        return self._usable(features).asked
 
-    def _say(self, features: npt.NDArray[np.float32], part: float | None) -> Prediction:
-        batches = _batches(features, self._width)
-        with torch.inference_mode():
-            if self._shared is None or part is None:
-                parts = [functional.softmax(self._module(batch)[0], dim=1).numpy() for batch in batches]
-                probabilities = np.concatenate(parts)
-            else:
-                own = np.concatenate([self._module(batch)[0].numpy() for batch in batches])
-                embeddings = np.concatenate([self._trunk.embed(batch).numpy() for batch in batches])
-                probabilities = self._shared.mixed(own, embeddings, part)
-        return Prediction(probabilities.argmax(axis=1).astype(np.int64), probabilities)
+    def _usable(self, features: npt.NDArray[np.float32]) -> Opinions:
+        opinions = self.opinions(features)
+        if not opinions.usable.all():
+            raise MalformedError("What the model makes of these features is not finite.")
+        return opinions
 
 
 class Embedder:
-    """The released trunk at a querier: features in, embeddings out."""
+    """The released trunk at a querier: features in, embeddings out, those that the evaluation counted on."""
 
-    def __init__(self, module: TwoHeads, width: int) -> None:
+    def __init__(self, module: TwoHeads) -> None:
         self._module = module.eval()
-        self._width = width
 
     @classmethod
     def from_tensors(cls, plan: Plan, tensors: Tensors) -> Self:
@@ -213,7 +244,7 @@ class Embedder:
         part_hash(layout_of(plan), "trunk", tensors)
         module = build(plan)
         load(module, tensors)
-        return cls(module, plan.width)
+        return cls(module)
 
     def embed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """phi float32[n, embedding width] of features float32[n, d].
@@ -221,15 +252,13 @@ class Embedder:
         Raises:
             MalformedError: the features are not finite float32[n, d].
         """
-        batches = _batches(features, self._width)
-        with torch.inference_mode():
-            return np.concatenate([self._module.embed(batch).numpy() for batch in batches])
+        return embed_each(self._module, features)
 
 
-def _batches(features: npt.NDArray[np.float32], width: int) -> tuple[torch.Tensor, ...]:
+def _checked(features: npt.NDArray[np.float32], width: int) -> torch.Tensor:
     if features.ndim != 2 or features.shape[1] != width or features.dtype != np.float32:
         raise MalformedError(f"Features are rows of {width} float32 values.")
     if not np.isfinite(features).all():
         raise MalformedError("Features have values that are not finite.")
     # A copy: arrays decoded from a message are read-only, which torch.from_numpy warns of.
-    return torch.split(torch.from_numpy(features.copy()), _BATCH)
+    return torch.from_numpy(features.copy())

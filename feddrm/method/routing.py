@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from feddrm.contract.errors import MalformedError, UnreachableError
 from feddrm.method.layout import Layout
+from feddrm.method.shared_head import linear_logits
 from feddrm.method.update import Tensors, part_hash
 
 
@@ -78,7 +79,7 @@ class Router:
         return int(self.weights.shape[1])
 
     def log_ratios(self, phi: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """float64[n, K]: log density ratios of each embedding, up to a constant of its row.
+        """float64[n, K]: log density ratios of each embedding by itself, up to a constant of its row.
 
         They stay inside the router: no answer, log or metric carries them (design section 7, Answers).
 
@@ -89,7 +90,7 @@ class Router:
             raise MalformedError(f"An embedding is a row of {self.width} float32 values.")
         if not np.isfinite(phi).all():
             raise MalformedError("An embedding has values that are not finite.")
-        return phi.astype(np.float64) @ self.weights.astype(np.float64).T + self.bias.astype(np.float64)
+        return linear_logits(self.weights, self.bias, phi)
 
     def log_density_ratios(self, phi: npt.NDArray[np.float32], *, fitted: bool) -> npt.NDArray[np.float64]:
         """float64[n, K]: as `log_ratios`, on the scale on which differences are those of log densities.

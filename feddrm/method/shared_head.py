@@ -103,6 +103,23 @@ class SharedHead:
         return (both / (1 << (P_BITS + _WEIGHT_BITS))).astype(np.float32)
 
 
+def answers(own: Floats, shared: SharedHead | None, embeddings: Floats, part: float | None) -> npt.NDArray[np.float32]:
+    """What a silo says, float32[n, C], each row by itself: one arithmetic for answers and for the evaluation of them.
+
+    Args:
+        own: logits [n, C] of the silo's own model.
+        shared: the head of all silos; None where the silo answers by its own model alone.
+        embeddings: [n, d] of the shared trunk.
+        part: of the head of all silos in the answer; None where there is none.
+
+    Raises:
+        MalformedError: the shapes do not fit, or a number is not finite.
+    """
+    if shared is None or part is None:
+        return (probabilities(own) / (1 << P_BITS)).astype(np.float32)
+    return shared.mixed(own, embeddings, part)
+
+
 def linear_logits(weight: Floats, bias: Floats, rows: Floats) -> npt.NDArray[np.float64]:
     """weight @ row + bias, float64[n, K], each row by itself: no row's depend on which others there are.
 
