@@ -7,6 +7,7 @@ Nothing in such a file is executed: arrays of Python objects, which would be, ar
 from __future__ import annotations
 
 import io
+import tokenize
 import zipfile
 import zlib
 from typing import Final
@@ -19,6 +20,15 @@ from feddrm.contract.images import Image
 
 MAGIC: Final = b"PK"
 _CHUNK: Final = 1024
+
+# Of an archive: damaged, encrypted (RuntimeError) or of an unknown method; of a header, which numpy reads as Python: no
+# literal, or sizes that no array or memory has.
+_DAMAGES: Final = (
+    zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, RuntimeError, SyntaxError,
+    tokenize.TokenError, OverflowError, MemoryError,
+)  # fmt: skip
+_LAST_CHARACTER: Final = 0x10FFFF
+_NO_CHARACTER: Final = 0xDC80
 
 Array = npt.NDArray[np.generic]
 
@@ -36,12 +46,15 @@ def read_arrays(source: str, raw: bytes, *, tolerant: bool) -> tuple[dict[str, l
     """
     try:
         with np.load(io.BytesIO(raw), allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name]) for name in file.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError) as error:
+            names = list(file.files)
+            arrays = {name: np.asarray(file[name]) for name in names}
+    except _DAMAGES as error:
         raise InputError(
-            f"{source} is no file of arrays, or has an array of Python objects.",
+            f"{source} is no file of arrays, does not fit in memory, or has an array of Python objects.",
             remedy="Write it with numpy.savez_compressed; patients and targets as text or numbers, dtype not object.",
         ) from error
+    if len(arrays) < len(names):
+        raise InputError(f"{source}: two arrays have one name.", remedy="Which of them is meant cannot be known.")
     lengths = {name: len(values) if values.ndim else 1 for name, values in arrays.items()}
     if not arrays or len(set(lengths.values())) > 1 or any(values.ndim == 0 for values in arrays.values()):
         shown = ", ".join(f"{name!r} {values.shape}" for name, values in sorted(arrays.items())[:8])
@@ -68,8 +81,23 @@ def _texts(source: str, name: str, array: Array, tolerant: bool) -> list[str]:
             f"{source}, array {name!r}: its type {array.dtype} is neither text nor numbers.",
             remedy="Store ids and labels as text (dtype U) or integers.",
         )
+    if array.dtype.kind == "U":
+        array = _characters(source, name, array, tolerant)
     # A number that is none is nobody's id and no label.
     return ["" if cell != cell else str(cell).strip() for cell in array.tolist()]
+
+
+def _characters(source: str, name: str, array: Array, tolerant: bool) -> Array:
+    """Text whose characters exist: numpy stores any 32 bits. Tolerantly, others become what is no UTF-8."""
+    if not array.dtype.itemsize:
+        return array
+    array = array.copy()
+    codes = array.view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+    wrong = codes > _LAST_CHARACTER
+    if wrong.any() and not tolerant:
+        raise InputError(f"{source}, array {name!r}: not text.", remedy="Write it again.")
+    codes[wrong] = _NO_CHARACTER
+    return array
 
 
 def check_images(source: str, array: Array, image: Image) -> Array:

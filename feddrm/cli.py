@@ -99,6 +99,9 @@ def invoke(app: typer.Typer, argv: Sequence[str]) -> int:
             print("Interrupted.", file=sys.stderr)
             return INTERRUPTED
         sys.stdout.flush()
+    except MemoryError:
+        _report(argv, ExitCode.INPUT, "What was asked for does not fit in this machine's memory.", "")
+        return ExitCode.INPUT
     except BrokenPipeError:
         # The reader has left, as in `... | head`.
         _discard_output()

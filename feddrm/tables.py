@@ -122,7 +122,9 @@ def _header(source: str, row: Sequence[str]) -> list[str]:
     names = [name.strip() for name in row]
     if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
         raise InputError(f"{source} is not separated by commas.", remedy="Save the table as CSV with commas.")
+    seen: set[str] = set()
     for name in names:
-        if names.count(name) > 1:
+        if name in seen:
             raise InputError(f"{source}: column {name!r} appears twice in the header.")
+        seen.add(name)
     return names
