@@ -15,6 +15,7 @@ from aggregator import enrolment, release_cli, transcript_cli
 from aggregator.options import OperatorOption, server_in
 from feddrm.cli import Format, FormatOption, emit, make_app, printable, run
 from feddrm.contract.errors import ExitCode, InputError, UsageError
+from feddrm.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from feddrm.contract.operator_messages import Status
@@ -46,6 +47,7 @@ def serve(
     record_traffic: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the coordinator until it is stopped (Ctrl-C or SIGTERM). A job goes on where it was."""
+    keep_freed_memory()
     from aggregator.serve import Limits
     from aggregator.serve import serve as serve_coordinator
 

@@ -18,8 +18,8 @@ from bench.inputs import threshold
 from bench.limit import mask_and_limit
 from bench.memory import client_memory
 from bench.ours import Clock, Measured, session
-from bench.pages import restart_with_huge_pages
 from bench.report import parser, progress, show
+from feddrm.memory import keep_freed_memory
 
 _SHORT: Final = 100_000
 _LONG: Final = 1_000_000
@@ -193,5 +193,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    restart_with_huge_pages()
+    # As agents and coordinator do when they start.
+    keep_freed_memory()
     main()

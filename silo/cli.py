@@ -14,6 +14,7 @@ import typer
 
 from feddrm.cli import Format, FormatOption, emit, make_app, now_ms, require_extra, run, table
 from feddrm.contract.errors import ExitCode, UnreachableError
+from feddrm.memory import keep_freed_memory
 from silo import enrolment, ledger_cli
 
 app = make_app("feddrm-silo", "The hospital's agent: trains and answers here, under this hospital's own policy.")
@@ -36,6 +37,7 @@ def serve(
 ) -> None:
     """Run the agent until it is stopped."""
     require_extra("feddrm-silo serve", "silo", ["torch", "opacus"])
+    keep_freed_memory()
     from silo.agent import Demo
     from silo.assembly import serve as serve_agent
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import tomllib
 import tracemalloc
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from bench.inputs import CLIP, threshold, update
 from bench.limit import limit
 from bench.memory import Memory, client_memory
 from bench.ours import Clock, session
-from bench.pages import TUNABLE, VARIABLE, with_huge_pages
 from bench.secagg import Case, cases, dropouts_of, measure, readable, summary
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -167,14 +165,6 @@ def test_both_sides_are_pinned_alike_and_flower_is_what_the_extra_names() -> Non
     assert requirement.name == "flwr"
     assert requirement.specifier.contains(theirs["flwr"])
     assert not {"torch", "opacus"} & set(theirs)
-
-
-def test_huge_pages_are_asked_for_once_and_never_against_what_is_set() -> None:
-    environment = with_huge_pages({"HOME": "/"})
-    if sys.platform.startswith("linux"):
-        assert environment == {"HOME": "/", VARIABLE: TUNABLE}
-        assert with_huge_pages(environment) is None
-    assert with_huge_pages({VARIABLE: "glibc.malloc.arena_max=1"}) is None
 
 
 def test_a_part_of_the_run_has_the_cohorts_that_were_asked_for() -> None:
