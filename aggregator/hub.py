@@ -58,6 +58,7 @@ class Hub(Transfers):
         self._stopping = False
         self._events = RateLimit(rate=50, burst=500, what="events")
         self.failed = asyncio.Event()
+        self.failure: Exception | None = None
 
     def start(self) -> None:
         """Begin to watch deadlines."""
@@ -93,15 +94,19 @@ class Hub(Transfers):
         try:
             absorbed = self._engine.absorb(event)
             owing = absorbed and self._engine.owing
-        except Exception:
-            if self._engine.failed:
-                self.failed.set()
+        except Exception as error:
+            self._note_failure(error)
             raise
         finally:
             self._using.release()
         if owing:
             self._spawn(self._deliver(lambda engine: engine.submit_all(())))
         return absorbed
+
+    def _note_failure(self, error: Exception) -> None:
+        if self._engine.failed:
+            self.failure = self.failure or error
+            self.failed.set()
 
     def _enqueue(self, event: Event) -> asyncio.Future[None]:
         waiting = _Waiting(event, asyncio.get_running_loop().create_future())
@@ -148,10 +153,9 @@ class Hub(Transfers):
         async with self._order:
             try:
                 acted = await self.run(lambda engine: act(engine, work(engine)))
-            except Exception:
+            except Exception as error:
                 # Only what the worker raised: at a stop, who waits is cancelled while the worker is half-way and sound.
-                if self._engine.failed:
-                    self.failed.set()
+                self._note_failure(error)
                 raise
             for silo, message in acted.messages:
                 stream = self._streams.get(silo)

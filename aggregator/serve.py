@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 import signal
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from aggregator.hub import Hub
 from aggregator.relay import Relays
 from aggregator.service import Office, add_services, now_ms
 from aggregator.store import Store
+from feddrm.contract.errors import FeddrmError, InputError
 from feddrm.transport.recorder import Recorder
 from feddrm.transport.server import make_server
 
@@ -105,9 +107,17 @@ async def _run(
         await server.stop(_GRACE_SECONDS)
         await hub.stop()
     if hub.failed.is_set():
-        raise StoppedError(
-            "The coordinator stopped after an internal error.", remedy="See its log, then start it again."
+        raise stopped(home.directory, hub.failure)
+
+
+def stopped(directory: Path, failure: Exception | None) -> FeddrmError:
+    """Why the coordinator ended by itself, for its operator: a disk that failed it, or a bug."""
+    if isinstance(failure, FeddrmError | OSError | sqlite3.OperationalError) and not isinstance(failure, StoppedError):
+        return InputError(
+            f"The coordinator stopped, since {directory} cannot be written: {failure}",
+            remedy="Free some space or mend the disk, then start it again; the job goes on from there.",
         )
+    return StoppedError("The coordinator stopped after an internal error.", remedy="See its log, then start it again.")
 
 
 async def _first(*events: asyncio.Event) -> None:

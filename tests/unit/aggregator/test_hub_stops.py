@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import sqlite3
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aggregator.engine import StoppedError
 from aggregator.events import Ticked
 from aggregator.hub import Hub
+from aggregator.serve import stopped
+from feddrm.contract.errors import InputError
+from feddrm.contract.files import file_error
 
 
 class SlowEngine:
@@ -67,3 +74,18 @@ def test_an_event_that_fails_half_way_ends_the_coordinator() -> None:
 
     asyncio.run(scenario())
     assert hub.failed.is_set()
+    assert isinstance(hub.failure, ZeroDivisionError)
+
+
+def test_a_full_disk_is_no_internal_error_and_a_bug_is(tmp_path: Path) -> None:
+    for full in (
+        file_error(OSError(errno.ENOSPC, "no space"), tmp_path / "blobs" / "sum"),
+        sqlite3.OperationalError("database or disk is full"),
+        OSError(errno.EIO, "Input/output error"),
+    ):
+        said = stopped(tmp_path, full)
+        assert isinstance(said, InputError)
+        assert str(full) in said.message
+        assert "Free some space" in said.remedy
+    for bug in (ZeroDivisionError(), StoppedError("again"), None):
+        assert isinstance(stopped(tmp_path, bug), StoppedError)
