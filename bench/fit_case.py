@@ -46,6 +46,7 @@ class Fit:
     Args:
         shared_weight: of the target head of all silos in an answer (`queries.shared_weight`); None where the sums fit
             no such head.
+        home_weight: of it in what a silo says of its own patients (`queries.home_weight`).
     """
 
     sums: int
@@ -56,6 +57,7 @@ class Fit:
     shares: int
     clip_norm: float = LONGEST_RESIDUAL
     shared_weight: float | None = None
+    home_weight: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Case:
         stage1: stage 1's own routing head, if there was a stage 1.
         event1, event3: of stages 1 and 3; None where they had no privacy.
         before: as `answers`, of the models that there would be without stage 2; None for the same.
+        seen: float32[m, d], what the router is shown of `queries`; None for all of them.
+        others: what else the job charges a patient.
     """
 
     data: Federation
@@ -82,6 +86,13 @@ class Case:
     event1: Event | None
     event3: Event | None
     before: Logits | None = field(default=None, repr=False)
+    seen: Floats | None = field(default=None, repr=False)
+    others: tuple[Event, ...] = ()
+
+    @property
+    def shown(self) -> Floats:
+        """What the router goes by."""
+        return self.queries if self.seen is None else self.seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +150,15 @@ def judged(case: Case, fit: Fit, fitted: Fitted) -> dict[str, Any]:
     in `system_stage1`; what the head of all silos adds is in the last columns."""
     of_fit = [fitted.event] * fit.sums
     private1, private2 = case.stage1 is None or case.event1 is not None, fitted.noise != "none"
-    others = [each for each in (case.event1, case.event3) if each is not None]
+    others = [each for each in (case.event1, case.event3, *case.others) if each is not None]
     home, every = case.data.home, np.arange(len(case.queries))
     right = case.answers.argmax(axis=2) == case.data.targets[:, None]
     before: tuple[float | None, float | None] = (None, None)
     if case.stage1:
         models = case.answers if case.before is None else case.before
-        first = choose(*case.stage1, case.queries)
+        first = choose(*case.stage1, case.shown)
         before = _share(first == home), _share(models[every, first].argmax(axis=1) == case.data.targets)
-    chosen = choose(*fitted.routing, case.queries)
+    chosen = choose(*fitted.routing, case.shown)
     return {
         "data": case.label,
         "seed": case.seed,
@@ -169,21 +180,22 @@ def judged(case: Case, fit: Fit, fitted: Fitted) -> dict[str, Any]:
 def _with_shared(case: Case, fit: Fit, fitted: Fitted) -> dict[str, float | None]:
     """The head of all silos alone, in the answers of the routed silo, and with a second silo's where two are tied."""
     if fitted.shared is None or fit.shared_weight is None:
-        return {"shared_head": None, "system_mixed": None, "system_second": None}
+        return dict.fromkeys(("shared_head", "system_mixed", "system_second", "own_mixed"))
     weight, bias = (part.astype(np.float64) for part in fitted.shared)
     shared = SharedHead(weight, bias, fit.shared_weight, fit.shared_weight)
-    answers = np.stack(
-        [shared.mixed(case.answers[:, k], case.queries, fit.shared_weight) for k in range(case.answers.shape[1])],
-        axis=1,
+    answers, home = (
+        np.stack([shared.mixed(case.answers[:, k], case.queries, part) for k in range(case.answers.shape[1])], axis=1)
+        for part in (fit.shared_weight, fit.home_weight)
     )
     router = Router(*fitted.routing, tuple(str(k) for k in range(answers.shape[1])))
-    routes = router.nearest(case.queries, router.silos, TIE, fitted=True)
+    routes = router.nearest(case.shown, router.silos, TIE, fitted=True)
     every, first = np.arange(len(routes)), routes[:, 0]
     second = np.where(routes[:, 1] < 0, first, routes[:, 1])
     parts: dict[str, npt.NDArray[np.floating[Any]]] = {
         "shared_head": shared.logits(case.queries),
         "system_mixed": answers[every, first],
         "system_second": (answers[every, first] + answers[every, second]) / 2,
+        "own_mixed": home[every, case.data.home],
     }
     return {name: _share(part.argmax(axis=1) == case.data.targets) for name, part in parts.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -106,6 +106,26 @@ def heart(folder: Path, seed: int, indicators: bool) -> Federation:
         np.concatenate([np.full(len(data), k) for k, data in enumerate(held)]),
         tuple(fit.public_sizes[hospital] for hospital in prepare["HOSPITALS"]),
         schema,
+    )
+
+
+def choosing(data: Federation, seed: int) -> Federation:
+    """The same silos with a fifth of their patients held back, on whose records settings may be chosen: what is
+    reported of the data has no part in it."""
+    generator = np.random.default_rng([seed, 5])
+    silos, held = [], []
+    for silo in data.silos:
+        patients = sorted(set(silo.patients))
+        back = {patients[place] for place in generator.permutation(len(patients))[: len(patients) // 5]}
+        there = np.array([patient in back for patient in silo.patients])
+        held.append(part(silo, np.flatnonzero(there)))
+        silos.append(part(silo, np.flatnonzero(~there)))
+    return replace(
+        data,
+        silos=tuple(silos),
+        features=np.concatenate([each.features for each in held]),
+        targets=np.concatenate([targets_of(each) for each in held]),
+        home=np.concatenate([np.full(len(each), k) for k, each in enumerate(held)]),
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.fit_case import Case, Fit, Floats, Head, judged, logits_of, row, run_fit
-from bench.fit_data import Federation, heart, rand_hie
+from bench.fit_data import Federation, choosing, heart, rand_hie
 from bench.fit_summary import summary
 from bench.report import progress, show
 from feddrm.contract.stages import PersonalHead
@@ -48,6 +48,8 @@ HEART = {
     3.0: Job(Fit(10, 6.7, 8.0, 0.8, 6, 3), _heads(6.7, 1.0)),
     1.0: Job(Fit(10, 11.5, 8.0, 0.8, 6, 3), _heads(30.0, 0.5)),
 }
+# Chosen by --choose.
+HEART_CLIP, DEMO_CLIP = 0.7, 0.5
 RAND = {3.0: Job(Fit(10, 8.0, 8.0, 0.8, 6, 4), _heads(7.7, 3.0))}
 
 
@@ -102,14 +104,38 @@ def mnist_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def heart_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Four hospitals, no stage 1: the linear model, with and without missingness indicators."""
+    """Four hospitals, no stage 1: the linear model, with and without missingness indicators, and with them a target
+    head of all silos beside the router."""
+    from bench.fit_demo import choices
+
     for seed in _seeds(options, 20):
+        data = heart(options.data / "heart_uci", seed, indicators=True)
+        data = choosing(data, seed) if options.choose else data
+        for target, job in HEART.items():
+            case = _linear(data, f"{data.name}, epsilon {target:g}", seed, 1e-4, job)
+            for clip, weight in choices(HEART_CLIP) if options.choose else ((HEART_CLIP, 0.7),):
+                label = f"{case.label}, head of all silos, weight {weight:g}, c {clip:.2g}"
+                fit = replace(job.fit, clip_norm=clip, shared_weight=weight)
+                yield row(replace(case, label=label), fit, "shares")
+        if options.choose:
+            continue
         for indicators in (True, False):
             data = heart(options.data / "heart_uci", seed, indicators)
             for target, job in HEART.items():
                 case = _linear(data, f"{data.name}, epsilon {target:g}", seed, 1e-4, job)
                 for noise in ("none", "shares", "local"):
                     yield row(case, job.fit, noise)
+
+
+def demo_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The demo's plan on its six sites: all stages, and the same with other starts of the target heads."""
+    from bench import fit_demo
+
+    for seed in _seeds(options, 5):
+        if options.choose:
+            yield from fit_demo.choosing_rows(seed, choosing(rand_hie(), seed))
+        else:
+            yield from fit_demo.demo_rows(seed, DEMO_CLIP)
 
 
 def rand_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -158,6 +184,7 @@ ROWS: dict[str, Callable[[argparse.Namespace], Iterator[dict[str, Any]]]] = {
     "mnist": mnist_rows,
     "heart": heart_rows,
     "rand": rand_rows,
+    "demo": demo_rows,
 }
 
 
@@ -170,6 +197,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--stage1", choices=("all", *_MNIST_LABELS), default="all", help="of MNIST")
     parser.add_argument("--seeds", type=int, help="how many; default 20 for heart, 5 otherwise")
     parser.add_argument("--first", type=int, default=0, help="seed with which to begin")
+    parser.add_argument("--choose", action="store_true", help="demo, heart: clip norms, on held-back training patients")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(argv)
     rows = []

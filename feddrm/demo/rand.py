@@ -115,7 +115,8 @@ def plan_document(federation: str, roster_version: int, silos: tuple[str, ...] =
         "roster_version": roster_version,
         "silos": list(silos),
         "schema": schema_document(),
-        "model": {"kind": "mlp", "hidden": [16]},
+        # One target head in training, which every site then tunes for itself.
+        "model": {"kind": "mlp", "hidden": [16], "personal": []},
         "training": {
             "rounds": ROUNDS,
             "local_steps": 3,

@@ -21,7 +21,7 @@ HEART = Path(__file__).parents[4] / "shared/data/heart_uci"
 KEYS = [
     *("data", "seed", "noise", "epsilon_stage1", "epsilon_stage2", "epsilon_total", "delta", "routing_stage1"),
     *("routing_stage2", "system_stage1", "system_stage2", "own_silo", "random_silo"),
-    *("shared_head", "system_mixed", "system_second"),
+    *("shared_head", "system_mixed", "system_second", "own_mixed"),
 ]
 
 

@@ -96,7 +96,7 @@ def test_a_card_of_images_says_their_size_and_the_network() -> None:
 
 def test_a_card_says_what_a_silo_with_classes_of_its_own_answers_and_how_many_signatures_it_takes() -> None:
     target = {"kind": "classes", "column": "sta|ge", "values": ["I", "II", "III"]}
-    card = render_card(released(own_targets={"site-4": target}))
+    card = render_card(released(model={"kind": "mlp", "hidden": [16]}, own_targets={"site-4": target}))
     assert "| answers of site-4 | I / II / III (column sta\\|ge) |" in card
     assert "of which\n5 are needed" in card
     linear = render_card(released(model={"kind": "linear"}))
