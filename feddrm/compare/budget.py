@@ -1,6 +1,6 @@
 """How much noise a whole epsilon buys: the accountant of the ledger, asked backwards.
 
-A method with a second stage pays for it from the same epsilon, so that every method at one epsilon costs a patient
+A method with later stages pays for them from the same epsilon, so that every method at one epsilon costs a patient
 the same.
 """
 
@@ -38,6 +38,8 @@ class Terms:
         shares: silos whose noise counts in it.
         fit_share: of epsilon, for stage 2.
         clip_norm: of a patient's residual in stage 2.
+        tune_steps, tune_rate: of stage 3; 0 steps for a method without it.
+        tune_share: of epsilon, for stage 3.
     """
 
     epsilon: float
@@ -49,6 +51,9 @@ class Terms:
     shares: int = 1
     fit_share: float = 0.0
     clip_norm: float = LONGEST_RESIDUAL
+    tune_steps: int = 0
+    tune_rate: float = 1.0
+    tune_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +62,13 @@ class Noise:
     training: noise multiplier of stage 1.
     fit: the mechanism of one sum of stage 2.
     epsilon: what all of it comes to, at most what was asked for.
+    tuning: noise multiplier of stage 3, where there is one.
     """
 
     training: float
     fit: DiscreteEvent | None
     epsilon: float
+    tuning: float | None = None
 
 
 @lru_cache(maxsize=256)
@@ -72,24 +79,33 @@ def noise_for(terms: Terms) -> Noise:
         InputError: even the largest noise does not.
     """
     fit: DiscreteEvent | None = None
-    fit_events: list[Event] = []
+    tuning: float | None = None
+    later: list[Event] = []
     if terms.sums:
         multiplier = _least(
             lambda sigma: [_sum_event(terms, sigma)] * terms.sums, terms.fit_share * terms.epsilon, terms.delta
         )
         fit = _sum_event(terms, multiplier)
-        fit_events = [fit] * terms.sums
+        later += [fit] * terms.sums
+    if terms.tune_steps:
+        limit = terms.tune_share * terms.epsilon
+        tuning = _least(lambda sigma: [_tuning_event(terms, sigma)], limit, terms.delta)
+        later.append(_tuning_event(terms, tuning))
 
     def whole(sigma: float) -> Sequence[Event]:
-        return [PoissonSubsampledGaussian(sigma, terms.sampling_rate, terms.steps), *fit_events]
+        return [PoissonSubsampledGaussian(sigma, terms.sampling_rate, terms.steps), *later]
 
     training = _least(whole, terms.epsilon, terms.delta)
-    return Noise(training, fit, epsilon(whole(training), terms.delta).pld)
+    return Noise(training, fit, epsilon(whole(training), terms.delta).pld, tuning)
 
 
 def _sum_event(terms: Terms, multiplier: float) -> DiscreteEvent:
     sensitivity = fit_sensitivity(terms.words, FRACTION_BITS, terms.clip_norm)
     return noise_event(multiplier, sensitivity=sensitivity, shares=terms.shares, dimension=terms.words)
+
+
+def _tuning_event(terms: Terms, multiplier: float) -> Event:
+    return PoissonSubsampledGaussian(multiplier, terms.tune_rate, terms.tune_steps)
 
 
 def _least(events: Callable[[float], Sequence[Event]], limit: float, delta: float) -> float:

@@ -108,7 +108,7 @@ def run(job: Job, settings: Settings, folder: Path, store: Store, advance: Calla
             "seed": cell.seed,
             **judged.quality.as_dict(),
             "bytes": state.bytes + judged.bytes,
-            "steps": state.steps,
+            "steps": state.steps + judged.steps,
             "epsilon_spent": None if noise is None else round(noise.epsilon, 4),
         }
         store.keep_row(cell.name, row)
@@ -116,9 +116,9 @@ def run(job: Job, settings: Settings, folder: Path, store: Store, advance: Calla
 
 
 def _training_key(method: Method, epsilon: float) -> object:
-    """Methods of one key have the same stage 1. With privacy a stage 2 has its part of epsilon."""
-    same = (method.personal, method.routes, method.head_first, method.tunes, method.proximal)
-    return same if math.isinf(epsilon) else (*same, method.fits, method.shares)
+    """Methods of one key have the same stage 1. With privacy the later stages have their parts of epsilon."""
+    same = (method.personal, method.beside, method.head_first, method.tunes, method.proximal)
+    return same if math.isinf(epsilon) else (*same, method.fits, method.shares, method.heads)
 
 
 def _noise(settings: Settings, federation: Federation, method: Method, epsilon: float, store: Store) -> Noise | None:

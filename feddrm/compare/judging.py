@@ -1,4 +1,4 @@
-"""Stage 2 and the judgement: from trained networks to figures."""
+"""Stages 2 and 3 and the judgement: from trained networks to figures."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from feddrm.compare.metrics import Answers, Quality, measure
 from feddrm.compare.settings import Settings
 from feddrm.compare.tables import targets_of
 from feddrm.compare.training import Tensors
+from feddrm.compare.tuning import tuned
 from feddrm.contract.plan import Plan
 from feddrm.method import routing_fit
 from feddrm.method.model import TwoHeads, build, load, one_thread
@@ -32,15 +33,17 @@ _BATCH = 1024
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The figures, and what stage 2 cost.
+    """The figures, and what the later stages cost.
 
     Args:
         quality: of the federation.
         bytes: that silos sent and received in stage 2.
+        steps: of all silos in stage 3.
     """
 
     quality: Quality
     bytes: int
+    steps: int
 
 
 def judge(
@@ -52,22 +55,26 @@ def judge(
     noise: Noise | None,
     seed: int,
 ) -> Judged:
-    """Run the method's stage 2, if it has one, and ask all models about the held-out records."""
-    answers = answers_of(plan, federation, networks)
+    """Run the method's stages 2 and 3, as far as it has them, and ask all models about the held-out records."""
     network = build(plan).eval()
     load(network, networks[0])
     queries = _embeddings(network, federation.features)
-    router, shared, volume = None, None, 0
+    router, shared, volume, steps = None, None, 0, 0
     if method.fits:
         router, shared, volume = fit(federation, network, plan, noise, seed)
-    elif method.routes:
+    elif method.beside:
         router = _stage1(settings, federation, networks[0])
+    if plan.personal_head is not None:
+        networks = tuned(plan, plan.personal_head, federation, networks, shared, seed, private=noise is not None)
+        steps = len(networks) * plan.personal_head.steps
+    answers = answers_of(plan, federation, networks)
     if shared is not None:
         answers = _with_shared(answers, shared, queries, alone=not method.routes)
     if router is None or not method.routes:
-        return Judged(measure(answers, None, alike=not method.personal and not method.tunes), volume)
+        alike = not method.personal and not method.tunes and not method.heads
+        return Judged(measure(answers, None, alike=alike), volume, steps)
     routes = router.nearest(queries, router.silos, plan.queries.second_opinion, fitted=method.fits)
-    return Judged(measure(answers, routes), volume)
+    return Judged(measure(answers, routes), volume, steps)
 
 
 def answers_of(plan: Plan, federation: Federation, networks: Sequence[Tensors]) -> Answers:

@@ -3,7 +3,11 @@
 What a row says is what a plan says: which tensors are personal, which stages run. `system` is how a query from outside
 is answered: by the silo that the router names, or, where a method has no router, by the majority of all silos, as
 the paper's code does for its baselines. Where stage 2 fits a target head for all silos, every answer has a part of it;
-`fedavg-shared` is that head alone on a trunk that was trained without a router, and so what routing must be worth.
+`fedavg-shared` is that head alone on the same trunk, and so what routing and heads of silos must be worth.
+
+`feddrm` is what a plan should say (docs/plan.md): stage 1 trains one network by the target alone, stage 2 fits router
+and target head on it, and only then has a silo a head of its own. Rows that are named after a part lack it, or have it
+in stage 1, as the paper does.
 """
 
 from __future__ import annotations
@@ -20,9 +24,11 @@ class Method:
     Args:
         name: of the method.
         personal: shell patterns of the tensors that stay at their silo.
-        routes: whether a routing head is trained beside the target head, with the settings' target_weight.
+        routes: whether queries are routed.
+        beside: whether stage 1 trains the routing head beside the target head, with the settings' target_weight.
         fits: whether stage 2 runs, which fits a routing head anew on the frozen trunk.
         shares: whether the same sums fit one target head for all silos, which their answers have a part of.
+        heads: whether stage 3 tunes a head for every silo, from that of all silos where there is one.
         head_first: FedRep's alternation: the personal tensors move first, then the shared ones.
         tunes: FedAvgFT: the last rounds are not averaged.
         proximal: FedProx: local steps are pulled to the round's model.
@@ -33,8 +39,10 @@ class Method:
     personal: tuple[str, ...]
     routes: bool
     about: str
+    beside: bool = False
     fits: bool = False
     shares: bool = False
+    heads: bool = False
     head_first: bool = False
     tunes: bool = False
     proximal: bool = False
@@ -47,16 +55,22 @@ METHODS: Final[Mapping[str, Method]] = {
     for method in (
         Method(
             "feddrm",
-            _HEAD,
+            (),
             True,
-            "trunk and router shared, personal heads; stage 2 fits the router and a target head for all silos, which "
-            "a routed silo's answer is mixed with",
+            "one network; stage 2 fits the router and a target head for all silos, from which stage 3 tunes every "
+            "silo's own; a routed silo answers with both",
             fits=True,
             shares=True,
+            heads=True,
         ),
-        Method("feddrm-no-shared", _HEAD, True, "the same, stage 2 fits the router alone", fits=True),
-        Method("feddrm-stage1", _HEAD, True, "the same without stage 2"),
-        Method("feddrm-bias", ("target_head.bias",), True, "one head for all, with each silo's own bias", fits=True),
+        Method("feddrm-untuned", (), True, "the same without stage 3", fits=True, shares=True),
+        Method(
+            "feddrm-joint", (), True, "the same, a router trained in stage 1", True, fits=True, shares=True, heads=True
+        ),
+        Method("feddrm-personal", _HEAD, True, "the paper's personal heads, and stage 2", True, fits=True, shares=True),
+        Method("feddrm-no-shared", _HEAD, True, "the same, stage 2 fits the router alone", True, fits=True),
+        Method("feddrm-stage1", _HEAD, True, "the same without stage 2: the paper's method", True),
+        Method("feddrm-bias", ("target_head.bias",), True, "each silo's own bias", True, fits=True, shares=True),
         Method("fedavg", (), False, "one model for all"),
         Method("fedavg-shared", (), False, "one model, its target head fitted by stage 2", fits=True, shares=True),
         Method("fedavgft", (), False, "one model, then fine-tuned by every silo", tunes=True),

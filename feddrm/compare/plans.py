@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -26,19 +27,20 @@ def terms_of(settings: Settings, federation: Federation, method: Method, epsilon
     train, fit = settings.train, settings.fit
     plan = plan_of(settings, federation, method, None)
     steps = train.rounds * train.local_steps
-    if not method.fits:
-        return Terms(epsilon, settings.delta, train.sampling_rate, steps)
-    return Terms(
-        epsilon,
-        settings.delta,
-        train.sampling_rate,
-        steps,
-        fit.sums,
-        plan.fit_entries,
-        plan.shares,
-        fit.epsilon_share,
-        fit.clip_norm,
-    )
+    terms = Terms(epsilon, settings.delta, train.sampling_rate, steps)
+    if method.fits:
+        terms = replace(
+            terms,
+            sums=fit.sums,
+            words=plan.fit_entries,
+            shares=plan.shares,
+            fit_share=fit.epsilon_share,
+            clip_norm=fit.clip_norm,
+        )
+    if method.heads:
+        tune = settings.tune
+        terms = replace(terms, tune_steps=tune.steps, tune_rate=tune.sampling_rate, tune_share=tune.epsilon_share)
+    return terms
 
 
 def plan_of(
@@ -83,7 +85,7 @@ def plan_of(
             "sampling_rate": train.sampling_rate,
             "clip_norm": train.clip_norm,
             "noise_multiplier": noise.training if noise is not None else 1.0,
-            "target_weight": train.target_weight if method.routes else 1.0,
+            "target_weight": train.target_weight if method.beside else 1.0,
             "learning_rate": rate,
             **_optional(
                 momentum=train.private_momentum if private else train.momentum,
@@ -114,6 +116,18 @@ def plan_of(
             "public_sizes": dict(zip(federation.names, federation.sizes, strict=True)),
             "clip_norm": fit.clip_norm,
             "shared_target": method.shares,
+        }
+    if method.heads:
+        tune = settings.tune
+        document["personal_head"] = {
+            "steps": tune.steps,
+            "sampling_rate": tune.sampling_rate,
+            "noise_multiplier": (noise.tuning if noise is not None else None) or 1.0,
+            "clip_norm": tune.clip_norm,
+            "learning_rate": tune.private_learning_rate if private else tune.learning_rate,
+            "momentum": tune.momentum,
+            "average_from": min(tune.average_from, tune.steps),
+            "start": "shared" if method.shares else "trained",
         }
     queries: dict[str, float] = {}
     if method.routes:

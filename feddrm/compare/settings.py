@@ -148,10 +148,31 @@ class Fit(Document):
     momentum: Annotated[float, Field(ge=0, le=0.999)] = 0.95
     average_from: Annotated[int, Field(ge=1)] = 26
     epsilon_share: Share = 0.15
-    tie: Annotated[float, Field(gt=0, le=1)] = 0.7
+    tie: Annotated[float, Field(gt=0, le=1)] = 1.0
     shared_weight: Annotated[float, Field(ge=0, le=1)] = 0.7
     home_weight: Annotated[float, Field(ge=0, le=1)] = 0.3
     clip_norm: Annotated[float, Field(ge=2**-6, le=LONGEST_RESIDUAL)] = LONGEST_RESIDUAL
+
+
+class Tune(Document):
+    """Stage 3 of methods that have it: every silo's head, from that of all silos where stage 2 makes one.
+
+    Attributes:
+        steps, sampling_rate, momentum, average_from: as in a plan's `personal_head`.
+        learning_rate: without privacy, where nothing is clipped either.
+        private_learning_rate: with it.
+        clip_norm: of a patient's gradient.
+        epsilon_share: of the whole epsilon, spent on it alone.
+    """
+
+    steps: Annotated[int, Field(ge=1, le=10_000)] = 50
+    sampling_rate: Annotated[float, Field(ge=1e-6, le=1)] = 1.0
+    learning_rate: Positive = 1.0
+    private_learning_rate: Positive = 0.3
+    momentum: Annotated[float, Field(ge=0, le=0.999)] = 0.8
+    average_from: Annotated[int, Field(ge=1)] = 26
+    clip_norm: Positive = 1.0
+    epsilon_share: Share = 0.2
 
 
 class Settings(Document):
@@ -171,6 +192,7 @@ class Settings(Document):
     extractor: Path | None = None
     train: Train
     fit: Fit = Fit()
+    tune: Tune = Tune()
     methods: Annotated[tuple[str, ...], Field(min_length=1)]
     epsilons: Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=True)], ...], Field(min_length=1)]
     delta: Annotated[float, Field(ge=MINIMUM_DELTA, lt=1e-2)] = 1e-5
@@ -191,6 +213,8 @@ class Settings(Document):
             raise ValueError("train.batch: privacy needs a sampling_rate instead")
         if self.train.batch is None and self.train.sampling_rate < 1e-6:
             raise ValueError("train.sampling_rate: too small")
+        if self.fit.epsilon_share + self.tune.epsilon_share >= 1:
+            raise ValueError("tune.epsilon_share: with fit.epsilon_share leaves nothing for training")
         if self.train.local_rounds >= self.train.rounds:
             raise ValueError("train.local_rounds: leaves no round that is averaged")
         return self

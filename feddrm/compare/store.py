@@ -100,12 +100,12 @@ class Store:
         event = event_from_json(found["fit"]) if found["fit"] is not None else None
         if not isinstance(event, DistributedDiscreteGaussian | LocalDiscreteGaussian | None):
             return None
-        return Noise(found["training"], event, found["epsilon"])
+        return Noise(found["training"], event, found["epsilon"], found["tuning"])
 
     def keep_noise(self, terms: Terms, noise: Noise) -> None:
         """Write what the accountant found."""
         fit = noise.fit.to_json() if noise.fit is not None else None
-        text = json.dumps({"training": noise.training, "fit": fit, "epsilon": noise.epsilon})
+        text = json.dumps({"training": noise.training, "fit": fit, "epsilon": noise.epsilon, "tuning": noise.tuning})
         atomic_write(self._noise_file(terms), text.encode())
 
     def _noise_file(self, terms: Terms) -> Path:

@@ -82,7 +82,7 @@ def fine_tune(
     network = build(plan)
     load_vectors(network, layout, model, personal)
     if terms.start == "shared" and shared is not None:
-        load(network, _begun(shared))
+        load(network, begun(shared))
     noise = GaussianSource(entropy)
     divisor = terms.sampling_rate * public_size
     if all(name.startswith("target_head.") for name in layout.tuned):
@@ -109,8 +109,8 @@ def fine_tune(
     return from_float(total / (terms.steps - first + 1))
 
 
-def _begun(shared: SharedHead) -> dict[str, npt.NDArray[np.float32]]:
-    """A target head of embeddings as they are, of one of normalised ones.
+def begun(shared: SharedHead) -> dict[str, npt.NDArray[np.float32]]:
+    """What a silo's own head begins with: a target head of embeddings as they are, of one of normalised ones.
 
     The norm of [g, 1] differs from record to record. sqrt(d + 1) is what it is where every unit is one, and depends on
     no record; a head too careful by a factor is soon mended.

@@ -30,5 +30,5 @@ def settings(**changes: Any) -> Settings:
         "fit": {"sums": 3, "average_from": 2, "epsilon_share": 0.4},
     }
     for key, value in changes.items():
-        raw[key] = {**raw[key], **value} if isinstance(value, dict) else value
+        raw[key] = {**raw.get(key, {}), **value} if isinstance(value, dict) else value
     return Settings.model_validate(raw)

@@ -102,10 +102,16 @@ def test_rows_of_a_run_in_two_halves_are_those_of_one(tmp_path: Path) -> None:
     assert all(row["silos"] == 6 for row in found[0])
 
 
-def test_without_privacy_both_kinds_of_feddrm_share_a_training() -> None:
-    wanted = settings(epsilons=[math.inf, 3.0])
+def test_without_privacy_the_papers_rows_share_a_training() -> None:
+    wanted = settings(epsilons=[math.inf, 3.0], methods=["feddrm-personal", "feddrm-stage1", "fedavgft"])
     shared = [[cell.method for cell in job.cells] for job in cells.jobs(wanted)]
-    assert shared == [["feddrm", "feddrm-stage1"], ["fedavgft"], ["feddrm"], ["feddrm-stage1"], ["fedavgft"]]
+    assert shared == [
+        ["feddrm-personal", "feddrm-stage1"],
+        ["fedavgft"],
+        ["feddrm-personal"],
+        ["feddrm-stage1"],
+        ["fedavgft"],
+    ]
 
 
 def test_a_finished_comparison_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from feddrm.compare.methods import METHODS
 from feddrm.compare.plans import fraction_bits, plan_of
 from feddrm.contract.errors import InputError, UsageError
 from feddrm.contract.models import PARTITIONS
+from feddrm.contract.plan import Queries
 from feddrm.demo import rand
 
 
@@ -42,7 +43,9 @@ def test_scale_reaches_fifty_silos_with_part_of_them_in_a_round() -> None:
 
 def test_rows_share_the_partitions_of_the_plans() -> None:
     for name, method in METHODS.items():
-        known = PARTITIONS.get(name.removesuffix("-stage1"))
+        # The paper's heads are personal from the first round on; the row that we recommend has them from stage 3 on.
+        paper = {"feddrm": "fedavg", "feddrm-personal": "feddrm", "feddrm-stage1": "feddrm"}
+        known = PARTITIONS.get(paper.get(name, name))
         if known is not None:
             assert method.personal == known, name
 
@@ -140,10 +143,20 @@ def test_a_row_is_a_plan_that_an_operator_could_sign() -> None:
     data = tables.natural(wanted.data, Path("nowhere"), 0)
     plan = plan_of(wanted, data, METHODS["feddrm"], None)
     assert plan.routing_fit is not None
-    assert plan.training.target_weight == 0.5
-    assert (plan.queries.shared_weight, plan.queries.home_weight) == (0.7, 0.3)
+    assert plan.training.target_weight == 1.0
+    assert plan.unroutable == ""
+    assert not plan.personal
+    assert plan.tuned == {"target_head.weight", "target_head.bias"}
+    assert plan.personal_head is not None
+    assert plan.personal_head.start == "shared"
+    # As in a plan that does not say otherwise.
+    assert plan.queries == Queries()
+    paper = plan_of(wanted, data, METHODS["feddrm-personal"], None)
+    assert paper.training.target_weight == 0.5
+    assert paper.personal_head is None
+    two = settings(fit={"tie": 0.7})
     for routed in ("feddrm", "feddrm-no-shared", "feddrm-stage1"):
-        assert plan_of(wanted, data, METHODS[routed], None).queries.second_opinion == 0.7
+        assert plan_of(two, data, METHODS[routed], None).queries.second_opinion == 0.7
     assert plan_of(wanted, data, METHODS["fedavg-shared"], None).queries.second_opinion == 1.0
     assert plan_of(wanted, data, METHODS["fedper"], None).training.target_weight == 1.0
 

@@ -37,8 +37,8 @@ def test_a_head_that_is_all_of_an_answer_answers_whoever_is_asked(tmp_path: Path
 
 def test_at_home_and_for_others_without_its_part_silos_answer_by_themselves(tmp_path: Path) -> None:
     changes = {"shared_weight": 0.0, "home_weight": 0.0}
-    found = rows(settings(methods=["feddrm", "feddrm-no-shared"], fit=changes), tmp_path)
-    shared, alone = found["feddrm"], found["feddrm-no-shared"]
+    found = rows(settings(methods=["feddrm-personal", "feddrm-no-shared"], fit=changes), tmp_path)
+    shared, alone = found["feddrm-personal"], found["feddrm-no-shared"]
     assert alone["shared_head"] is None
     assert shared["shared_head"] is not None
     # The same training, and the same silos' models; the routes differ, since joint residuals are shortened.
