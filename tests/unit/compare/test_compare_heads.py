@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,13 @@ from feddrm.compare.plans import plan_of, terms_of
 from feddrm.compare.settings import Settings
 from feddrm.compare.training import Training
 from feddrm.contract.charge import charge
+from feddrm.contract.plan import Plan
 from feddrm.contract.schedule import STAGE_PERSONAL
 from feddrm.contract.stages import noise_event
 from privacy.accounting import claim
 
 NOWHERE = Path("no-such-folder")
+PLAN_PAGE = Path(__file__).parents[3] / "docs" / "plan.md"
 RAND = tables.natural(settings().data, NOWHERE, 0)
 
 
@@ -101,6 +104,23 @@ def test_stage_3_moves_heads_alone_and_from_that_of_all_silos() -> None:
     after = judge(moved, RAND, METHODS["feddrm"], plan, networks, None, 0).quality
     assert after.shared_head == still.shared_head
     assert after.own_silo > still.own_silo
+
+
+def test_the_plan_page_recommends_the_row_that_is_named_after_the_project() -> None:
+    blocks = [block.split("```")[0] for block in PLAN_PAGE.read_text(encoding="utf-8").split("```toml\n")[1:]]
+    whole = tomllib.loads(blocks[0])
+    del whole["own_targets"]
+    advice = next(tomllib.loads(block) for block in blocks if "personal = []" in block)
+    for section, keys in advice.items():
+        whole[section] |= keys
+    said, row = Plan.model_validate(whole), plan_of(settings(), RAND, METHODS["feddrm"], None)
+    assert said.personal == row.personal == frozenset()
+    assert said.training.target_weight == row.training.target_weight
+    assert said.shared_classes
+    assert said.personal_head is not None
+    assert row.personal_head is not None
+    for key in advice["personal_head"].keys() - {"learning_rate"}:
+        assert getattr(said.personal_head, key) == getattr(row.personal_head, key), key
 
 
 def test_its_steps_are_in_the_row() -> None:
