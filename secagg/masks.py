@@ -23,7 +23,7 @@ from secagg.errors import MisuseError
 from secagg.session import TAG_PRIME
 
 # Zeros, keystream and target together fit a second-level cache; smaller chunks spend more on calls.
-CHUNK_BYTES: Final = 128 << 10
+CHUNK_BYTES: Final = 256 << 10
 # 2^32 - 2 blocks: GCM's counter has 32 bits and must not come back to its start.
 MAXIMUM_BYTES: Final = ((1 << 32) - 2) * 16
 _ZEROS: Final = memoryview(bytes(CHUNK_BYTES))
@@ -92,7 +92,8 @@ class Keystream:
         """The next `count` words as a fresh array."""
         size = count * np.dtype(dtype).itemsize
         self._spend(size)
-        return np.frombuffer(self._cipher.update(bytes(size)), dtype=dtype)
+        zeros = _ZEROS[:size] if size <= CHUNK_BYTES else bytes(size)
+        return np.frombuffer(self._cipher.update(zeros), dtype=dtype)
 
     def _spend(self, size: int) -> None:
         self._left -= size
@@ -123,9 +124,9 @@ def apply(target: Words, add: Iterable[bytes], subtract: Iterable[bytes], tags: 
                 totals = [t + sign * r for t, r in zip(totals, residues(keystream, len(totals)), strict=True)]
         tags[:] = [total % TAG_PRIME for total in totals]
     works = [(np.add, keystream.into) for keystream in plus] + [(np.subtract, keystream.into) for keystream in minus]
-    buffer = bytearray(CHUNK_BYTES)
+    buffer = bytearray(min(CHUNK_BYTES, target.nbytes))
     stream = np.frombuffer(buffer, dtype=target.dtype)
-    step = len(stream)
+    step = CHUNK_BYTES // target.itemsize
     for start in range(0, len(target), step):
         part = target[start : start + step]
         masks = stream[: len(part)]

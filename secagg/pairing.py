@@ -38,8 +38,8 @@ class Streams:
 
     def apply(self, segments: Segments) -> None:
         """Add and subtract all streams in place."""
-        apply(segments.words32, self.add[labels.SEGMENT32], self.subtract[labels.SEGMENT32])
         apply(segments.words64, self.add[labels.SEGMENT64], self.subtract[labels.SEGMENT64], segments.tags)
+        apply(segments.words32, self.add[labels.SEGMENT32], self.subtract[labels.SEGMENT32])
 
 
 def own_streams(session: bytes, me: str, u2: Sequence[str], seed: bytes, secrets: Mapping[str, bytes]) -> Streams:

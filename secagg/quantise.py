@@ -13,8 +13,9 @@ from secagg.session import RING_BOUND
 
 # Entries of 4 MiB.
 _HUGE_PAGES: Final = 1 << 20
-# A chunk of reals stays in the first two levels of cache through all passes over it.
-_CHUNK: Final = 1 << 16
+# Entries of a turn. With a buffer between, it stays in cache; without, fewer turns count for more.
+_BUFFERED: Final = 1 << 16
+_IN_PLACE: Final = 1 << 19
 
 
 def value_bound(clip: float, fraction_bits: int) -> int:
@@ -51,17 +52,19 @@ def quantise(values: NDArray[np.floating[Any]], clip: float, fraction_bits: int)
     kind = np.dtype(np.float32 if narrow else np.float64)
     low, high, scale = (kind.type(value) for value in (-clip, clip, math.ldexp(1.0, fraction_bits)))
     result = np.empty(_room(len(values)), dtype=np.int32)[: len(values)]
-    scratch = np.empty(min(_CHUNK, len(values)), dtype=kind)
-    for start in range(0, len(values), _CHUNK):
-        part = values[start : start + _CHUNK]
+    # float32 is as wide as the result, whose own memory then holds the reals until they are integers.
+    step = _IN_PLACE if narrow else _BUFFERED
+    room = result.view(kind) if narrow else np.empty(min(step, len(values)), dtype=kind)
+    for start in range(0, len(values), step):
+        part = values[start : start + step]
         # The extremes of what holds a NaN are NaN.
         least, largest = float(part.min()), float(part.max())
         if not (math.isfinite(least) and math.isfinite(largest)):
             raise MisuseError("an entry is NaN or infinite")
-        reals = scratch[: len(part)]
+        reals = room[start : start + step] if narrow else room[: len(part)]
         if least < -clip or largest > clip:
             part = np.clip(part, low, high, out=reals, dtype=kind)
         np.multiply(part, scale, out=reals, dtype=kind)
         np.rint(reals, out=reals)
-        np.copyto(result[start : start + _CHUNK], reals, casting="unsafe")
+        np.copyto(result[start : start + step], reals, casting="unsafe")
     return result

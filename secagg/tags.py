@@ -34,9 +34,9 @@ SHORT_BITS: Final = 14
 _LIMB_BITS: Final = 24
 # OpenBLAS starts threads for products beyond 2^18 multiplications: slower here, and not ours to take from training.
 _BLOCKS: Final = 32
-_THIRD: Final = 19
+_HALF: Final = 27
 _QUARTER: Final = 16
-_TERMS: Final = 1 << 12
+_TERMS: Final = 1 << 11
 
 Limb = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -48,29 +48,35 @@ def group_secret(session: bytes, transcript: bytes, secrets: Iterable[bytes]) ->
 
 def products(group: bytes, session: bytes, words32: NDArray[Any], words64: NDArray[Any]) -> tuple[int, ...]:
     """F of a vector for each tag, below p. Arguments as of `tags`."""
+    # All weights before the first pass over the vector, which leaves no code and no table in the caches.
     short = _short_weights(group, session, min(LENGTH, max(len(words32), len(words64))))
-    narrow = _inner(words32, short)
-    limbs: tuple[tuple[Limb, int], ...] = (
-        (lambda part: part & ((1 << _LIMB_BITS) - 1), 0),
-        (lambda part: part >> _LIMB_BITS, _LIMB_BITS),
-    )
-    wide = [(_inner(words64, short, limb), shift) for limb, shift in limbs] if len(words64) else []
     streams = [Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([1 + tag]))) for tag in range(TAGS)]
-    totals = _dots([_long_weights(stream, len(narrow)) for stream in streams], narrow)
-    if wide:
-        weights = [_long_weights(stream, len(wide[0][0])) for stream in streams]
-        for values, shift in wide:
-            totals = [total + (more << shift) for total, more in zip(totals, _dots(weights, values), strict=True)]
+    long32, long64 = (
+        [_long_weights(stream, _columns(len(words))) for stream in streams] for words in (words32, words64)
+    )
+    totals = _dots(long32, _inner(words32, short))
+    if len(words64):
+        limbs: tuple[tuple[Limb, int], ...] = (
+            (lambda part: part & ((1 << _LIMB_BITS) - 1), 0),
+            (lambda part: part >> _LIMB_BITS, _LIMB_BITS),
+        )
+        for limb, shift in limbs:
+            more = _dots(long64, _inner(words64, short, limb))
+            totals = [total + (value << shift) for total, value in zip(totals, more, strict=True)]
     return tuple(total % TAG_PRIME for total in totals)
 
 
+def _columns(entries: int) -> int:
+    """How many inner products the blocks of a segment give."""
+    return -(-entries // LENGTH) * COLUMNS
+
+
 def _short_weights(group: bytes, session: bytes, rows: int) -> NDArray[np.float64]:
-    """R: float64[rows, COLUMNS], integers in [-2^(SHORT_BITS - 1), 2^(SHORT_BITS - 1)), in memory by columns."""
+    """R: float64[rows, COLUMNS], integers in [-2^(SHORT_BITS - 1), 2^(SHORT_BITS - 1))."""
     words = Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([0]))).words(rows * COLUMNS, "<u2")
-    short = np.empty((rows, COLUMNS), order="F")
-    short[:] = (words & ((1 << SHORT_BITS) - 1)).reshape(rows, COLUMNS)
+    short = (words & ((1 << SHORT_BITS) - 1)).astype(np.float64)
     short -= 1 << (SHORT_BITS - 1)
-    return short
+    return short.reshape(rows, COLUMNS)
 
 
 def _long_weights(stream: Keystream, count: int) -> NDArray[np.uint64]:
@@ -98,29 +104,27 @@ def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None =
 def _dots(weights: Sequence[NDArray[np.uint64]], values: NDArray[np.float64]) -> list[int]:
     """The inner product of each of the weights with the values (integers of at most 2^53), as integers.
 
-    In thirds of a value, of at most 2^18, and quarters of a weight, below 2^16, so that 2^19 products of float64 stay
-    within 2^53 and are summed exactly; fewer at once, so that they stay in cache.
+    In halves of a value, of at most 2^26, and quarters of a weight, below 2^16, so that the 2^11 products of float64 of
+    a turn stay within 2^53 and are summed exactly.
     """
     totals = [0] * len(weights)
     for start in range(0, len(values), _TERMS):
-        thirds = _thirds(values[start : start + _TERMS])
+        halves = _halves(values[start : start + _TERMS])
         for index, row in enumerate(weights):
             quarters = row[start : start + _TERMS].astype("<u8", copy=False).view("<u2").reshape(-1, 4)
-            found = (thirds @ quarters.astype(np.float64)).tolist()
-            totals[index] += sum(int(found[i][j]) << (_THIRD * i + _QUARTER * j) for i in range(3) for j in range(4))
+            found = (halves @ quarters.astype(np.float64)).tolist()
+            totals[index] += sum(int(found[i][j]) << (_HALF * i + _QUARTER * j) for i in range(2) for j in range(4))
     return totals
 
 
-def _thirds(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """float64[3, n]: low, middle and high part, each with a sign: values = low + 2^19 middle + 2^38 high."""
-    thirds = np.empty((3, len(values)))
-    low, middle, high = thirds
-    # Scaling by a power of two, rounding to an integer and the differences here are exact.
-    np.rint(np.multiply(values, 2.0 ** (-2 * _THIRD), out=high), out=high)
-    np.subtract(values, np.multiply(high, 2.0 ** (2 * _THIRD), out=low), out=low)
-    np.rint(np.multiply(low, 2.0**-_THIRD, out=middle), out=middle)
-    low -= middle * 2.0**_THIRD
-    return thirds
+def _halves(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64[2, n]: low and high part, each with a sign: values = low + 2^27 high."""
+    halves = np.empty((2, len(values)))
+    low, high = halves
+    # Scaling by a power of two, rounding to an integer and the difference here are exact.
+    np.rint(np.multiply(values, 2.0**-_HALF, out=high), out=high)
+    np.subtract(values, np.multiply(high, 2.0**_HALF, out=low), out=low)
+    return halves
 
 
 def offsets(group: bytes, session: bytes, silos: Iterable[str]) -> tuple[int, ...]:
@@ -146,5 +150,6 @@ def tags(
         uint64[TAGS], below p. Silos' tags are masked and summed modulo p: a sum of the integers would show how often it
         wrapped, which depends on every single vector, to whoever knows G.
     """
-    pairs = zip(products(group, session, words32, words64), offsets(group, session, silos), strict=True)
+    own = offsets(group, session, silos)
+    pairs = zip(products(group, session, words32, words64), own, strict=True)
     return np.array([(product + offset) % TAG_PRIME for product, offset in pairs], dtype=np.uint64)
