@@ -34,9 +34,11 @@ SHORT_BITS: Final = 14
 _LIMB_BITS: Final = 24
 # OpenBLAS starts threads for products beyond 2^18 multiplications: slower here, and not ours to take from training.
 _BLOCKS: Final = 32
-_HALF: Final = 27
-_QUARTER: Final = 16
-_TERMS: Final = 1 << 11
+_THIRD: Final = 18
+_LOW_THIRD: Final = (1 << _THIRD) - 1
+_HALF: Final = 28
+_LOW_HALF: Final = (1 << _HALF) - 1
+_TERMS: Final = 1 << 13
 
 Limb = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -49,8 +51,9 @@ def group_secret(session: bytes, transcript: bytes, secrets: Iterable[bytes]) ->
 def products(group: bytes, session: bytes, words32: NDArray[Any], words64: NDArray[Any]) -> tuple[int, ...]:
     """F of a vector for each tag, below p. Arguments as of `tags`."""
     # All weights before the first pass over the vector, which leaves no code and no table in the caches.
-    short = _short_weights(group, session, min(LENGTH, max(len(words32), len(words64))))
-    streams = [Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([1 + tag]))) for tag in range(TAGS)]
+    keys = [derive(group, labels.TAG_WEIGHTS, session, bytes([number])) for number in range(1 + TAGS)]
+    short = _short_weights(keys[0], min(LENGTH, max(len(words32), len(words64))))
+    streams = [Keystream(key) for key in keys[1:]]
     long32, long64 = (
         [_long_weights(stream, _columns(len(words))) for stream in streams] for words in (words32, words64)
     )
@@ -71,9 +74,9 @@ def _columns(entries: int) -> int:
     return -(-entries // LENGTH) * COLUMNS
 
 
-def _short_weights(group: bytes, session: bytes, rows: int) -> NDArray[np.float64]:
+def _short_weights(key: bytes, rows: int) -> NDArray[np.float64]:
     """R: float64[rows, COLUMNS], integers in [-2^(SHORT_BITS - 1), 2^(SHORT_BITS - 1))."""
-    words = Keystream(derive(group, labels.TAG_WEIGHTS, session, bytes([0]))).words(rows * COLUMNS, "<u2")
+    words = Keystream(key).words(rows * COLUMNS, "<u2")
     short = (words & ((1 << SHORT_BITS) - 1)).astype(np.float64)
     short -= 1 << (SHORT_BITS - 1)
     return short.reshape(rows, COLUMNS)
@@ -102,29 +105,24 @@ def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None =
 
 
 def _dots(weights: Sequence[NDArray[np.uint64]], values: NDArray[np.float64]) -> list[int]:
-    """The inner product of each of the weights with the values (integers of at most 2^53), as integers.
+    """The inner product of each of the weights (below 2^56) with the values (integers of at most 2^53), as integers.
 
-    In halves of a value, of at most 2^26, and quarters of a weight, below 2^16, so that the 2^11 products of float64 of
-    a turn stay within 2^53 and are summed exactly.
+    In thirds of a value, of at most 2^18, and halves of a weight, below 2^28, so that the 2^13 products of a turn
+    are summed exactly in 64 bits (up to 2^17 would be); fewer at once, so that they stay in cache.
     """
     totals = [0] * len(weights)
     for start in range(0, len(values), _TERMS):
-        halves = _halves(values[start : start + _TERMS])
+        part = values[start : start + _TERMS].astype(np.int64)
+        thirds = (part & _LOW_THIRD, (part >> _THIRD) & _LOW_THIRD, part >> (2 * _THIRD))
         for index, row in enumerate(weights):
-            quarters = row[start : start + _TERMS].astype("<u8", copy=False).view("<u2").reshape(-1, 4)
-            found = (halves @ quarters.astype(np.float64)).tolist()
-            totals[index] += sum(int(found[i][j]) << (_HALF * i + _QUARTER * j) for i in range(2) for j in range(4))
+            factors = row[start : start + _TERMS].view(np.int64)
+            halves = (factors & _LOW_HALF, factors >> _HALF)
+            totals[index] += sum(
+                int(third.dot(half)) << (_THIRD * i + _HALF * j)
+                for i, third in enumerate(thirds)
+                for j, half in enumerate(halves)
+            )
     return totals
-
-
-def _halves(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """float64[2, n]: low and high part, each with a sign: values = low + 2^27 high."""
-    halves = np.empty((2, len(values)))
-    low, high = halves
-    # Scaling by a power of two, rounding to an integer and the difference here are exact.
-    np.rint(np.multiply(values, 2.0**-_HALF, out=high), out=high)
-    np.subtract(values, np.multiply(high, 2.0**_HALF, out=low), out=low)
-    return halves
 
 
 def offsets(group: bytes, session: bytes, silos: Iterable[str]) -> tuple[int, ...]:
@@ -132,8 +130,8 @@ def offsets(group: bytes, session: bytes, silos: Iterable[str]) -> tuple[int, ..
     totals = [0] * TAGS
     for silo in silos:
         stream = Keystream(derive(group, labels.TAG_OFFSET, session, silo.encode("ascii")))
-        for tag, offset in enumerate(_long_weights(stream, TAGS).tolist()):
-            totals[tag] += offset
+        for tag, word in enumerate(stream.words(TAGS, "<u8").tolist()):
+            totals[tag] += word >> 8
     return tuple(totals)
 
 
