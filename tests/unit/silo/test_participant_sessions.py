@@ -224,7 +224,8 @@ def test_a_substituted_key_is_not_blamed_on_the_silo(desk: Desk) -> None:
     alpha = desk.houses["alpha"]
     alpha.handle(event)
     forged = tuple(
-        replace(frame, body=frame.body[:-1] + b"\0") if frame.sender == "beta" else frame for frame in event.frames
+        replace(frame, body=frame.body[:-1] + bytes([frame.body[-1] ^ 1])) if frame.sender == "beta" else frame
+        for frame in event.frames
     )
     sent = alpha.handle(replace(event, frames=forged))
     assert Abort.decode(sent[-1].frame.body).blamed == ""
