@@ -18,6 +18,7 @@ from feddrm.contract import messages as m
 from feddrm.contract.errors import NotAuthorisedError, UnreachableError
 from feddrm.contract.home import SiloHome, load_silo_home
 from feddrm.contract.signed_plan import verify_plan
+from feddrm.method.layout import initial_model, layout_of
 from secagg.errors import ProtocolViolation
 from secagg.session import vector_size
 from silo.link import Backoff, Link
@@ -46,7 +47,7 @@ class Silo(harness.MiniSilo):
         plan = verify_plan(signed, federation=self.identities.roster.federation, operator=operator)
         if self.job is None:
             self.job, self.round = plan, 0
-            self.models = [harness.initial_model(harness.layout_of(plan.plan), plan.hash)]
+            self.models = [initial_model(layout_of(plan.plan), plan.hash)]
         return [m.PlanAnswer(plan.hash, True), self.ready()]
 
 
