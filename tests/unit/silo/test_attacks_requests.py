@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import silo_harness
+import silo_trial
 from silo_harness import NAMES, Desk, House
 from test_participant_sessions import announce_to
 
@@ -159,13 +159,13 @@ def test_a_threshold_lowered_to_one_that_is_sound_is_refused(
     make_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, lie: dict[str, int]
 ) -> None:
     """The protocol alone would accept it: only the plan that the operator signed says four."""
-    document = silo_harness.plan_document
+    document = silo_trial.plan_document
 
     def four(**training: object) -> dict[str, Any]:
         plan = document(**training)
         return {**plan, "secure_aggregation": {**plan["secure_aggregation"], "threshold": 4, "minimum_cohort": 4}}
 
-    monkeypatch.setattr(silo_harness, "plan_document", four)
+    monkeypatch.setattr(silo_trial, "plan_document", four)
     desk = make_desk()
     desk.offer()
     honest = desk.announcement()
