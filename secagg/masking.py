@@ -14,6 +14,7 @@ from secagg.checks import Fault, Signed, ciphertext_hash, dealt_by, transcript
 from secagg.dealing import Held, receive_deal
 from secagg.errors import ProtocolViolation, WireError
 from secagg.exhibits import MAXIMUM_CIPHERTEXT, Complaint, encode_exhibit
+from secagg.hashing import blob_hash
 from secagg.keys import Entropy, KeyPair, sign
 from secagg.pairing import own_streams
 from secagg.session import WORD64_BOUND
@@ -160,9 +161,9 @@ class ReadyToMask(State[_Ready]):
         segments = Segments.of(small, large)
         streams = own_streams(data.session, context.me, data.u2, data.seed, data.mask_secrets)
         segments.tags[:] = tags(data.group, data.session, small, large, (context.me,))
-        digest = streams.apply(segments)
+        streams.apply(segments)
         vector = segments.take()
-        body = Masked(data.session, context.me, data.transcript, digest)
+        body = Masked(data.session, context.me, data.transcript, blob_hash(vector))
         frame = sign(Step.MASKED, context.me, body.encode(), context.signer, vector)
         masked = MaskedData(
             data.session, data.u1, data.u2, data.transcript, data.held, data.group, frame.without_attachment()

@@ -107,17 +107,10 @@ def residues(stream: Keystream, count: int) -> list[int]:
     return [(low + (high << 64)) % TAG_PRIME for low, high in zip(words[::2], words[1::2], strict=True)]
 
 
-def apply(
-    target: Words,
-    add: Iterable[bytes],
-    subtract: Iterable[bytes],
-    tags: Words | None = None,
-    finished: Callable[[memoryview], object] | None = None,
-) -> None:
+def apply(target: Words, add: Iterable[bytes], subtract: Iterable[bytes], tags: Words | None = None) -> None:
     """Add and subtract the streams of the given keys to `target` (1-D, `<u4` or `<u8`, writable), modulo its ring.
 
-    With `tags` (<u8[k], below TAG_PRIME) the first 2k words of each stream are theirs, as k residues. `finished` is
-    called with the bytes of the result, chunk by chunk in order, while they are in cache.
+    With `tags` (<u8[k], below TAG_PRIME) the first 2k words of each stream are theirs, as k residues.
 
     Chunks outside, streams inside: a chunk of the target stays in cache while all streams pass over it, and one chunk
     of keystream is all the memory that is needed, however many streams there are.
@@ -141,5 +134,3 @@ def apply(
         for combine, write in works:
             write(buffer, size)
             combine(part, masks, part)
-        if finished is not None:
-            finished(part.view(np.uint8).data)

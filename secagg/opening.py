@@ -14,6 +14,7 @@ from secagg.collecting import Collecting, Outgoing, ServerContext
 from secagg.dealing import expected_hash, opens, reconstruct
 from secagg.errors import Failed, WireError
 from secagg.exhibits import Conflict, WrongOpening, WrongSecret, encode_exhibit
+from secagg.hashing import blob_hash
 from secagg.keys import KeyPair, sign
 from secagg.pairing import Streams
 from secagg.shamir import lagrange_at_zero
@@ -109,18 +110,19 @@ class CollectingUnmask(Collecting[Unmask]):
         found = self._close()
         tally, announcement = self._tally, self._context.announcement
         dropped = tuple(name for name in tally.shares if name not in set(tally.u3))
-        digest = self._remove_masks(list(found.values())[: self.needed])
+        self._remove_masks(list(found.values())[: self.needed])
         total = tally.segments.take()
         words32, words64, _ = view_sum(total, announcement.words32, announcement.words64)
         if not in_range(announcement, len(tally.u3), words32, words64):
             raise Failed(frozenset(), "a silo masked a vector outside the agreed range")
+        digest = blob_hash(total)
         signatures = tuple((name, signed.frame.signature) for name, signed in self._signatures.items())
         body = Publish(tally.session, tally.agreement, digest, tally.u3, signatures)
         frame = sign(Step.PUBLISH, COORDINATOR, body.encode(), self._context.signer, total)
         return Published(frame, tally.u3, dropped, digest, words32, words64)
 
-    def _remove_masks(self, opened: Sequence[Signed[Unmask]]) -> bytes:
-        """Subtract b streams of U3 and cancel the pair streams between U3 and who dropped out; the sum's hash."""
+    def _remove_masks(self, opened: Sequence[Signed[Unmask]]) -> None:
+        """Subtract b streams of U3 and cancel the pair streams between U3 and who dropped out."""
         tally = self._tally
         order = tuple(tally.keys)
         weights = lagrange_at_zero([order.index(signed.body.sender) + 1 for signed in opened])
@@ -144,7 +146,7 @@ class CollectingUnmask(Collecting[Unmask]):
                 streams.self_mask(tally.session, owner, secret, add=False)
         if bad:
             raise Failed(frozenset(bad), "shares that do not give the secret that was committed to", bad)
-        return streams.apply(tally.segments)
+        streams.apply(tally.segments)
 
     def _remove_pairs(self, streams: Streams, owner: str, private: bytes) -> None:
         tally = self._tally

@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from secagg import labels
-from secagg.hashing import BlobHash
 from secagg.keys import derive
 from secagg.masks import apply
 from secagg.vector import Segments
@@ -39,14 +36,10 @@ class Streams:
         for segment in SEGMENTS:
             side[segment].append(derive(secret, labels.PAIR_MASK, session, *names, segment))
 
-    def apply(self, segments: Segments) -> bytes:
-        """Add and subtract all streams in place; the blob_hash of the finished vector."""
-        hashed = BlobHash()
+    def apply(self, segments: Segments) -> None:
+        """Add and subtract all streams in place."""
         apply(segments.words64, self.add[labels.SEGMENT64], self.subtract[labels.SEGMENT64], segments.tags)
-        apply(segments.words32, self.add[labels.SEGMENT32], self.subtract[labels.SEGMENT32], finished=hashed.update)
-        for rest in (segments.words64, segments.tags):
-            hashed.update(rest.view(np.uint8).data)
-        return hashed.digest()
+        apply(segments.words32, self.add[labels.SEGMENT32], self.subtract[labels.SEGMENT32])
 
 
 def own_streams(session: bytes, me: str, u2: Sequence[str], seed: bytes, secrets: Mapping[str, bytes]) -> Streams:

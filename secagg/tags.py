@@ -38,7 +38,7 @@ _THIRD: Final = 18
 _LOW_THIRD: Final = (1 << _THIRD) - 1
 _HALF: Final = 28
 _LOW_HALF: Final = (1 << _HALF) - 1
-_TERMS: Final = 1 << 13
+_TERMS: Final = 1 << 12
 
 Limb = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -107,7 +107,7 @@ def _inner(values: NDArray[Any], short: NDArray[np.float64], limb: Limb | None =
 def _dots(weights: Sequence[NDArray[np.uint64]], values: NDArray[np.float64]) -> list[int]:
     """The inner product of each of the weights (below 2^56) with the values (integers of at most 2^53), as integers.
 
-    In thirds of a value, of at most 2^18, and halves of a weight, below 2^28, so that the 2^13 products of a turn
+    In thirds of a value, of at most 2^18, and halves of a weight, below 2^28, so that the 2^12 products of a turn
     are summed exactly in 64 bits (up to 2^17 would be); fewer at once, so that they stay in cache.
     """
     totals = [0] * len(weights)

@@ -156,7 +156,7 @@ def test_the_largest_sums_are_exact(sign: int) -> None:
     assert tags._inner(values[:-1], full).tolist() == [exact // tags.LENGTH * (tags.LENGTH - 1)] * tags.COLUMNS
 
 
-@pytest.mark.parametrize("count", [0, 1, 8191, 8192, 8193, 20000])
+@pytest.mark.parametrize("count", [0, 1, 4095, 4096, 4097, 9000])
 @pytest.mark.parametrize("extreme", [None, -(2**53), 2**53 - 1, 1 - 2**53])
 def test_the_second_level_is_exact(count: int, extreme: int | None) -> None:
     drawn = np.random.default_rng(count)
