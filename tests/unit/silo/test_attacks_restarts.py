@@ -54,7 +54,7 @@ def inside(value: Any, seen: set[int]) -> Iterator[bytes]:
 
 def secrets(house: House, tap: Tap, public: bytes) -> set[bytes]:
     """What a session holds in memory now and ever drew, except what everybody was told anyway."""
-    session: Any = house.participant._rounds.current
+    session: Any = house.participant._reactions._rounds.current
     held = set(inside(session._waiting._data, set())) if session._waiting is not None else set()
     return {value for value in held | set(tap.drawn) if len(value) >= SMALLEST and value not in public}
 
@@ -111,7 +111,7 @@ class Played:
         frames = [
             f for house in self.desk.houses.values() for f in (e.frame for e in house.sent if hasattr(e, "frame"))
         ]
-        session: Any = self.alpha.participant._rounds.current
+        session: Any = self.alpha.participant._reactions._rounds.current
         data = session._waiting._data
         known = [
             getattr(place, "transcript", b"") for place in (data, getattr(data, "masked", None)) if place is not None
@@ -184,7 +184,7 @@ def test_the_walk_finds_what_a_session_holds(make_desk: Callable[..., Desk]) -> 
     desk = make_desk()
     desk.offer()
     played = Played(desk, Step.SHARES, answered=False)
-    session: Any = played.alpha.participant._rounds.current
+    session: Any = played.alpha.participant._reactions._rounds.current
     joined = session._waiting._data.keyed.joined
     held = set(inside(session._waiting._data, set()))
     assert {joined.mask.private, joined.seed} <= held & played.found

@@ -79,7 +79,7 @@ def test_an_error_in_a_session_is_a_signed_abort(
         desk.advance(earlier)
     alpha = desk.houses["alpha"]
     event = desk.request(step)["alpha"]
-    session: Any = alpha.participant._rounds.current
+    session: Any = alpha.participant._reactions._rounds.current
     alpha.expects_internal = True
     with monkeypatch.context() as patch:
         if used_up:
@@ -109,11 +109,11 @@ def test_an_error_in_a_session_is_a_signed_abort(
 
 
 WHERE: dict[str, Callable[[House, pytest.MonkeyPatch], None]] = {
-    "before it is entered": lambda h, m: m.setattr(h.participant._rounds._admission, "check", broken),
+    "before it is entered": lambda h, m: m.setattr(h.participant._reactions._rounds._admission, "check", broken),
     "on entering": lambda h, m: m.setattr(h.state, "enter", broken),
     "on reserving": lambda h, m: m.setattr(h.gate, "reserve", broken),
     "after reserving": lambda h, m: m.setattr(h.state, "personal", broken),
-    "on joining": lambda h, m: m.setattr(h.participant._witnessing, "proof", broken),
+    "on joining": lambda h, m: m.setattr(h.participant._reactions._witnessing, "proof", broken),
 }
 
 
@@ -157,7 +157,7 @@ def test_an_error_on_an_offer_declines_it(make_desk: Callable[..., Desk], monkey
     alpha.expects_internal = True
     offer = JobOffer(desk.trial.signed_plan.signed)
     with monkeypatch.context() as patch:
-        patch.setattr(alpha.participant._permission, "charge", broken)
+        patch.setattr(alpha.participant._reactions._permission, "charge", broken)
         sent = alpha.handle(offer)
     assert [(e.accepted, e.reason.name) for e in sent] == [(False, "POLICY")]
     accepted = alpha.handle(offer)[0]
@@ -171,8 +171,8 @@ def test_an_error_elsewhere_leaves_the_session_alone(desk: Desk, kind: str, monk
     alpha = desk.houses["alpha"]
     alpha.expects_internal = True
     with monkeypatch.context() as patch:
-        patch.setattr(alpha.participant._outcomes, "outcome", broken)
-        patch.setattr(alpha.participant._releases, "propose", broken)
+        patch.setattr(alpha.participant._reactions._outcomes, "outcome", broken)
+        patch.setattr(alpha.participant._reactions._releases, "propose", broken)
         event = OutcomeEvent(desk.outcomes.get(1) or desk.lose()) if kind == "outcome" else ReleaseProposal(b"{}")
         assert alpha.handle(event) == []
     assert len(alpha.internal) == 1

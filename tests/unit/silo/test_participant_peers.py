@@ -79,7 +79,7 @@ def swapped(desk: Desk, make: Callable[[Desk], bytes]) -> None:
     """Beta joins with another proof than its books would give."""
     beta = desk.houses["beta"]
     proof = make(desk)
-    beta.participant._witnessing.proof = lambda *_: proof  # type: ignore[method-assign]
+    beta.participant._reactions._witnessing.proof = lambda *_: proof  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("kind", ["empty", "garbage", "of another silo", "of another round"])
@@ -90,9 +90,9 @@ def test_a_bad_proof_is_blamed_by_name(desk: Desk, kind: str) -> None:
         swapped(desk, lambda _: b"" if kind == "empty" else b"{}")
     else:
         source = alpha if kind == "of another silo" else beta
-        work = source.participant._work
+        work = source.participant._reactions._work
         assert work is not None
-        proof = source.participant._witnessing.proof(work, 1, (1, 2, 3, 4, 5, 6, 7))
+        proof = source.participant._reactions._witnessing.proof(work, 1, (1, 2, 3, 4, 5, 6, 7))
         swapped(desk, lambda _: proof)
     before = Heads(alpha.state).head("beta")
     desk.open()
@@ -133,9 +133,9 @@ def test_a_retry_shows_the_extension_of_what_peers_saw_in_the_attempt_before(des
         house.handle(AbortRequest(desk.announcement_hash, "a silo is gone"))
     # Between the attempts alpha's ledger grows: its data changed.
     alpha = desk.houses["alpha"]
-    work = alpha.participant._work
+    work = alpha.participant._reactions._work
     assert work is not None
-    alpha.participant._books.record_dataset(work, alpha.loaded_event(work.plan_hash, b"\3" * 32), NOW)
+    alpha.participant._reactions._books.record_dataset(work, alpha.loaded_event(work.plan_hash, b"\3" * 32), NOW)
     desk.open(desk.announcement(attempt=2))
     relay_keys(desk)
     assert all(house.frames(Step.SHARES) for house in desk.houses.values())
@@ -155,7 +155,7 @@ def test_a_size_that_is_not_proven_is_blamed_on_who_left_it_out(desk: Desk, guil
     if guilty == "coordinator":
         desk.houses["beta"].state.set_fact("heads shown", b"")
     else:
-        witnessing = desk.houses["beta"].participant._witnessing
+        witnessing = desk.houses["beta"].participant._reactions._witnessing
         honest = witnessing.proof
 
         def silent(*arguments: Any) -> bytes:

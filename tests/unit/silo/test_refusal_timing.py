@@ -108,7 +108,7 @@ def test_a_round_refused_after_tuning_waits_for_its_slot(make_desk: Make, why: s
         house.policy = world.trial.policy(job_epsilon=1e-3)
     else:
         house.policy = world.trial.policy(rounds_without_release=0)
-    later = house.participant._rounds._asked[2] + 630
+    later = house.participant._reactions._rounds._asked[2] + 630
     assert house.handle(Tuned(effect.plan_hash, effect.personal), later) == []
     assert leaves_at(house, later - 630) == 1000
     assert [event.frame.step for event in house.sent[before:] if isinstance(event, SiloFrame)] == [Step.ABORT]
