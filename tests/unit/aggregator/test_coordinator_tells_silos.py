@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from coordinator_faults import all_blame
 from coordinator_harness import World
 
 from aggregator.events import RosterChanged
 from feddrm.contract import messages as m
 from feddrm.contract.roster import Roster, sign_roster
-from secagg.wire import Step
 
 
 @pytest.fixture
@@ -37,19 +37,9 @@ def test_a_new_roster_goes_to_every_silo_that_is_connected_and_in_it(world: Worl
 
 
 def test_a_silo_that_is_left_out_is_told_why_and_again_when_it_asks(world: World) -> None:
-    def accuse(way: str, silo: str, event: Any) -> bool:
-        keys = isinstance(event, m.StepFrames) and event.step == Step.KEYS
-        if way == "down" and keys and "site-1" not in world.job.barred and silo != "site-1":
-            agent = world.silos[silo]
-            frame = agent.state.abort("the ledger went back from 9 leaves to 4", "site-1")
-            agent.state = None
-            world.to_coordinator.append((silo, m.SiloFrame(frame)))
-            return False
-        return True
-
     world.connect()
     world.start()
-    world.filter = accuse
+    all_blame(world, "site-1", "the ledger went back from 9 leaves to 4")
     world.run()
     (told, *again) = sent(world, m.Notice)
     assert told == (
