@@ -5,37 +5,24 @@ Honest steps come from the honest server's own state machine; tests use as many 
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import time
-import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hostile_coordinator import Host
-from small_federation import NAMES, plan_text, write_records
 
-from aggregator.founding import found_federation
-from aggregator.homes import load_operator_home
-from aggregator.operations import enroll, read_requests
 from feddrm.contract import messages as m
 from feddrm.contract.announce import Place, announcement_of, outcome_hash
-from feddrm.contract.authority import Address
 from feddrm.contract.chunks import blob_hash
-from feddrm.contract.home import init_member, join_member
-from feddrm.contract.identity import Role
-from feddrm.contract.plan import Plan
 from feddrm.contract.roster import roster_hash
 from feddrm.contract.rounds import Lost, sign_lost
 from feddrm.contract.signed import Signed
-from feddrm.contract.signed_plan import SignedPlan, sign_plan
-from feddrm.demo.federation import free_port
+from feddrm.contract.signed_plan import SignedPlan
 from feddrm.demo.processes import SILO, Daemon, Processes
 from feddrm.method.layout import initial_model, layout_of
 from feddrm.method.update import apply, model_hash
@@ -302,52 +289,3 @@ def reissue(frame: Frame, data: bytes, signer: Any) -> tuple[m.Publish, bytes]:
     """A publication of other bytes, signed by the round key as if it were the sum."""
     body = replace(Publish.decode(frame.body), sum=blob_hash(data))
     return m.Publish(sign(Step.PUBLISH, "", body.encode(), signer), body.sum), data
-
-
-@contextmanager
-def besieged(directory: Path, *, rounds: int, unreleased: int) -> Iterator[Siege]:
-    """Four hospitals' agents, connected to a hostile coordinator, before any offer.
-
-    Args:
-        rounds: of the plan.
-        unreleased: `rounds_without_release` of every hospital's policy.
-    """
-    now = time.time_ns() // 1_000_000
-    base = directory / "coordinator"
-    found_federation(base, "small", Address("127.0.0.1", free_port()), now)
-    shutil.move(base / "operator", directory / "operator")
-    homes = {name: directory / name for name in NAMES}
-    requests = [init_member(home, name, Role.SILO).request for name, home in homes.items()]
-    operator = load_operator_home(directory / "operator")
-    enroll(directory / "operator", read_requests(operator, requests), base / "server", now)
-    operator = load_operator_home(directory / "operator")
-    for name, home in homes.items():
-        join_member(home, home / f"{name}.kit", operator.anchor.fingerprint, Role.SILO, now)
-        write_records(directory / f"{name}.csv", name)
-        local = home / "local"
-        (local / "policy.toml").write_text(policy_text(operator.roster.operator.hex(), unreleased))
-        (local / "data.toml").write_text(
-            f'records = {json.dumps(str(directory / f"{name}.csv"))}\npatient = "person"\npublic_size = 70\n'
-        )
-        (local / "agent.toml").write_text("slot_seconds = 0.02\n")
-    text = plan_text(operator.roster.version, rounds=rounds, noise_multiplier=200.0)
-    plan = Plan.model_validate(tomllib.loads(text))
-    host = Host(base / "server")
-    with Processes(directory / "logs") as processes:
-        siege = Siege(host, operator.key, sign_plan(plan, operator.key), homes, processes)
-        host.start()
-        try:
-            siege.start(*siege.names)
-            yield siege
-        finally:
-            host.close()
-
-
-def policy_text(operator: str, unreleased: int) -> str:
-    """A policy that accepts the plan and serves no queries."""
-    return (
-        "[budget]\njob_epsilon = 50\njob_epsilon_alone = 50\njob_delta = 1e-5\nlife_epsilon = 100\n"
-        f"life_epsilon_alone = 100\nlife_delta = 1e-4\nrounds_without_release = {unreleased}\n"
-        f'[jobs]\noperators = ["{operator}"]\nmodels = ["mlp"]\nsmallest_cohort = 3\ncolluders = 1\n'
-        "[queries]\nserve = false\n"
-    )

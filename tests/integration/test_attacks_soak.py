@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from besieged import besieged
 from coordinator_process import SILOS, House, agents, found, plan_of, start, status_of
-from siege import STEPS, Siege, besieged, steps_of
+from siege import STEPS, Siege, steps_of
 
 from aggregator.operator_client import OperatorClient
 from feddrm.contract import messages as m

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from test_transport_hello import HERE, RETINA, SILO, SILO_STUB, raw_channel
+from transport_world import HERE, RETINA, SILO, SILO_STUB, raw_channel
 
 from feddrm.contract import codec
 from feddrm.contract import messages as m

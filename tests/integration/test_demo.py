@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from installed_demo import Installed
 from wire_search import found, from_silos, json_documents, keys, masked_inputs, numbers, windows
 
 from feddrm.contract.plan import Plan
@@ -29,35 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 CANARY = "canary-person-0b5d2f"
 VICTIM = "site-3"
 pytestmark = [pytest.mark.demo, pytest.mark.timeout(900)]
-
-
-@dataclass(frozen=True)
-class Installed:
-    """feddrm installed from its wheel: how to run it, and from where."""
-
-    site: Path
-    cwd: Path
-
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(self.site), "OMP_NUM_THREADS": "1"}
-
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "feddrm.demo.cli", *arguments],
-            cwd=self.cwd,
-            env=self.environment(),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            **options,
-        )
-
-    def demo(self, *arguments: str) -> dict[str, Any]:
-        process = self.start("demo", *arguments, "--format", "json")
-        output, errors = process.communicate(timeout=880)
-        assert process.returncode == 0, errors + output
-        result: dict[str, Any] = json.loads(output)
-        return result
 
 
 @pytest.fixture(scope="module")

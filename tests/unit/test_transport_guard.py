@@ -1,4 +1,4 @@
-"""Rights, options and translations of feddrm.transport, without a socket."""
+"""Who may call what, for all four kinds of call, without a socket."""
 
 from __future__ import annotations
 
@@ -13,34 +13,16 @@ import grpc.aio
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from feddrm.contract.authority import DAY_MS, Address, certificate_hash, create_authority, issue, pem
-from feddrm.contract.codec_records import MAXIMUM_MESSAGE
+from feddrm.contract.authority import DAY_MS, certificate_hash, create_authority, issue, pem
 from feddrm.contract.errors import (
-    AlreadyRunningError,
-    BudgetError,
     FeddrmError,
-    InputError,
-    MalformedError,
     NotAuthorisedError,
-    UnreachableError,
-    UsageError,
     VerificationError,
 )
 from feddrm.contract.identity import Role, Subject
-from feddrm.transport import options
 from feddrm.transport.guard import Guard
-from feddrm.transport.options import channel_options, server_options
-from feddrm.transport.peers import ROLE_OF_METHOD, Peer, peer_of
+from feddrm.transport.peers import Peer, peer_of
 from feddrm.transport.recorder import Recorder, read_recording
-from feddrm.transport.status import (
-    BusyError,
-    DisconnectedError,
-    NoReleaseError,
-    ReleaseChangedError,
-    error_of,
-    status_of,
-)
-from feddrm.v1 import common_pb2, operator_pb2, query_pb2, silo_pb2
 
 NOW = time.time_ns() // 1_000_000
 AUTHORITY = create_authority("retina", NOW)
@@ -78,23 +60,6 @@ class Call:
     async def abort(self, code: Any, details: str, trailing_metadata: Any) -> None:
         self.aborted = (code, details, trailing_metadata)
         raise grpc.aio.AbortError
-
-
-def test_every_method_of_the_wire_contract_has_exactly_one_role() -> None:
-    methods = {
-        f"/{service.full_name}/{method.name}"
-        for module in (common_pb2, operator_pb2, query_pb2, silo_pb2)
-        for service in module.DESCRIPTOR.services_by_name.values()
-        for method in service.methods
-    }
-    assert set(ROLE_OF_METHOD) == methods
-    assert len(methods) >= 18
-    assert set(ROLE_OF_METHOD.values()) == {Role.SILO, Role.OPERATOR, Role.QUERIER}
-
-
-def test_no_proto_file_was_forgotten() -> None:
-    files = {path.stem for path in Path(__file__).parents[2].joinpath("proto/feddrm/v1").glob("*.proto")}
-    assert files == {"common", "operator", "query", "silo"}
 
 
 def test_a_peer_is_what_its_one_uri_says() -> None:
@@ -314,136 +279,3 @@ def test_an_unknown_service_stays_unknown() -> None:
         return None
 
     assert asyncio.run(ADMIT.intercept_service(nothing, Details("/x/y"))) is None
-
-
-def test_both_ends_agree_about_keepalive_and_sizes() -> None:
-    server, client = dict(server_options()), dict(channel_options(Address("agg.example.org", 8002), {}))
-    assert int(client["grpc.keepalive_time_ms"]) >= 2 * int(server["grpc.http2.min_ping_interval_without_data_ms"])
-    for name in ("grpc.keepalive_permit_without_calls", "grpc.max_send_message_length"):
-        assert server[name] == client[name]
-    assert server["grpc.max_receive_message_length"] == client["grpc.max_send_message_length"] == MAXIMUM_MESSAGE
-    assert server["grpc.so_reuseport"] == 0
-    assert int(client["grpc.max_reconnect_backoff_ms"]) <= 10_000
-    assert options.KEEPALIVE_TIMEOUT_MS < options.CLIENT_KEEPALIVE_MS
-
-
-def proxy(host: str, **environ: str) -> object:
-    chosen = dict(channel_options(Address(host, 8002), environ))
-    assert chosen["grpc.enable_http_proxy"] == ("grpc.http_proxy" in chosen)
-    return chosen.get("grpc.http_proxy")
-
-
-def test_which_proxy_is_used() -> None:
-    a, b = "http://proxy.example.org:3128", "http://other.example.org:3128"
-    assert proxy("agg.example.org") is None
-    assert proxy("agg.example.org", https_proxy=a) == a
-    assert proxy("agg.example.org", HTTPS_PROXY=a) == a
-    assert proxy("agg.example.org", HTTPS_PROXY=a, https_proxy=b) == b
-    assert proxy("agg.example.org", grpc_proxy=a, https_proxy=b) == a
-    assert proxy("agg.example.org", https_proxy="proxy.example.org:3128") == a
-    assert proxy("agg.example.org", HTTP_PROXY=a) is None
-    assert proxy("agg.example.org", https_proxy="") is None
-    for host in ("127.0.0.1", "127.8.9.10", "::1", "localhost"):
-        assert proxy(host, https_proxy=a, grpc_proxy=a) is None
-
-
-def test_who_needs_no_proxy() -> None:
-    a = "http://proxy.example.org:3128"
-    for entry in ("agg.example.org", ".example.org", "example.org", "*.example.org", "*", "x, AGG.example.org:8002"):
-        assert proxy("agg.example.org", https_proxy=a, no_proxy=entry) is None, entry
-        assert proxy("agg.example.org", https_proxy=a, NO_PROXY=entry) is None, entry
-    for entry in ("", ",", "g.example.org", "example.com", "agg.example.org:1", "10.0.0.0/8"):
-        assert proxy("agg.example.org", https_proxy=a, no_proxy=entry) == a, entry
-    assert proxy("10.1.2.3", https_proxy=a, no_proxy="10.0.0.0/8") is None
-    assert proxy("10.1.2.3", https_proxy=a, no_proxy="192.168.0.0/16,fd00::/8") == a
-
-
-def test_a_proxy_that_cannot_be_used_is_named_without_its_password() -> None:
-    with pytest.raises(InputError, match="https_proxy") as caught:
-        proxy("agg.example.org", https_proxy="socks5://user:secret@proxy.example.org")
-    assert "secret" not in str(caught.value)
-
-
-ERRORS: list[FeddrmError] = [
-    MalformedError("d"),
-    NotAuthorisedError("d"),
-    BusyError("d"),
-    NoReleaseError("d"),
-    ReleaseChangedError("d"),
-    UnreachableError("d"),
-    BudgetError("d"),
-    VerificationError("d"),
-    AlreadyRunningError("d"),
-    InputError("d"),
-]
-
-
-class Failure(grpc.RpcError):  # type: ignore[misc]
-    def __init__(self, code: Any, details: str, kind: str | None = None) -> None:
-        self._all = (code, details, kind)
-
-    def code(self) -> Any:
-        return self._all[0]
-
-    def details(self) -> str:
-        return self._all[1]
-
-    def trailing_metadata(self) -> Any:
-        return (("feddrm-error", self._all[2]),) if self._all[2] else None
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_an_error_arrives_as_its_own_kind(error: FeddrmError) -> None:
-    status = status_of(error, Role.SILO)
-    again = error_of(Failure(status.code, status.sentence, status.kind), "agg.example.org:8002")
-    assert type(again) is type(error)
-    assert "agg.example.org:8002" in str(again)
-    assert status.sentence != "d"
-    assert status_of(error, Role.OPERATOR).sentence == "d"
-    assert status_of(error, None).sentence == status.sentence
-
-
-def test_usage_is_the_callers_input() -> None:
-    status = status_of(UsageError("d"), Role.SILO)
-    assert type(error_of(Failure(status.code, "x", status.kind), "a")) is InputError
-
-
-def test_a_sentence_for_the_operator_cannot_steer_a_terminal() -> None:
-    assert "\x1b" not in status_of(InputError("a\x1b[2J\nb" * 500), Role.OPERATOR).sentence
-    assert len(status_of(InputError("a" * 5000), Role.OPERATOR).sentence) == 1000
-    hostile = Failure(grpc.StatusCode.INVALID_ARGUMENT, "a\x1b[2Jb", "malformed")
-    assert "\x1b" not in str(error_of(hostile, "a"))
-
-
-@pytest.mark.parametrize(
-    ("code", "detail", "kind", "sentence"),
-    [
-        ("UNAVAILABLE", "CERTIFICATE_VERIFY_FAILED: certificate has expired", VerificationError, "has expired"),
-        ("UNAVAILABLE", "CERTIFICATE_VERIFY_FAILED: certificate is not yet valid", VerificationError, "not valid yet"),
-        ("UNAVAILABLE", "errors resolving x: DNS query failed: lookup", DisconnectedError, "not known"),
-        ("UNAVAILABLE", "HTTP proxy returned response code 403", DisconnectedError, "proxy"),
-        ("UNAVAILABLE", "Network is unreachable", DisconnectedError, "no network route"),
-        ("UNAVAILABLE", "GOAWAY received", DisconnectedError, "closed the connection"),
-        ("UNAVAILABLE", None, DisconnectedError, "closed the connection"),
-        ("DEADLINE_EXCEEDED", "Deadline Exceeded", UnreachableError, "in time"),
-        ("CANCELLED", "cancelled", UnreachableError, "CANCELLED"),
-        ("RESOURCE_EXHAUSTED", "Received message larger than max", MalformedError, "size limit"),
-    ],
-)
-def test_what_grpc_itself_reports(code: str, detail: str, kind: type[FeddrmError], sentence: str) -> None:
-    error = error_of(Failure(getattr(grpc.StatusCode, code), detail), Address("agg.example.org", 8002))
-    assert type(error) is kind
-    assert sentence in str(error)
-
-
-def test_a_recording_cut_by_a_kill_ends_and_garbage_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "recording"
-    with Recorder(path) as recorder:
-        recorder.write("received", "/m", "p", b"one")
-        recorder.write("sent", "/m", "p", b"two")
-    assert [r.data for r in read_recording(path)] == [b"one", b"two"]
-    path.write_bytes(path.read_bytes()[:-1])
-    assert [r.data for r in read_recording(path)] == [b"one"]
-    path.write_bytes((2).to_bytes(4) + (0).to_bytes(8) + b"xx")
-    with pytest.raises(InputError):
-        list(read_recording(path))

@@ -1,3 +1,5 @@
+"""Certificates: who may be what, and requests that ask for more."""
+
 from __future__ import annotations
 
 import datetime
@@ -27,7 +29,7 @@ from feddrm.contract.authority import (
     parse_certificate,
     pem,
 )
-from feddrm.contract.errors import InputError, MalformedError, VerificationError
+from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.identity import MemberKeys, Role, Subject, sign_sealing_key
 from feddrm.contract.request import make_request, verify_request
 from feddrm.contract.signed import Signed, sign
@@ -255,57 +257,6 @@ def test_a_copied_sealing_key_needs_its_owners_identity() -> None:
         sealing_signature=base64.b64encode(sign_sealing_key(keys.identity, "a", sealing)).decode(),
     )
     assert verify_request(copied).sealing == sealing
-
-
-@pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [
-        ("agg.example.org:8002", "agg.example.org", 8002),
-        ("AGG.Example.org:1", "agg.example.org", 1),
-        ("localhost:65535", "localhost", 65535),
-        ("127.0.0.1:8002", "127.0.0.1", 8002),
-        ("[::1]:8002", "::1", 8002),
-        ("[2001:DB8:0::1]:8002", "2001:db8::1", 8002),
-    ],
-)
-def test_addresses(text: str, host: str, port: int) -> None:
-    address = Address.parse(text)
-    assert (address.host, address.port) == (host, port)
-    assert Address.parse(str(address)) == address
-    assert address.is_loopback == (host in ("localhost", "127.0.0.1", "::1"))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "agg",
-        ":8002",
-        "agg:",
-        "agg:0",
-        "agg:65536",
-        "agg:-1",
-        "agg:8002x",
-        "agg:8002\n",
-        "a b:1",
-        "::1:8002",
-        "[::1]",
-        "[zz]:1",
-        "1.2.3:4",
-        "999.1.1.1:4",
-        "-a.org:1",
-        "a..b:1",
-        "https://agg.example.org:8002",
-        "agg.example.org/x:1",
-        "user@agg:1",
-        "*.example.org:1",
-        "a" * 64 + ":1",
-        '"\n[x]:1',
-    ],
-)
-def test_addresses_of_another_form_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"The address"):
-        Address.parse(text)
 
 
 def test_a_certificate_file_holds_exactly_one(authority: Authority) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from kit_joining import join_with, nothing_joined
 
 from feddrm.contract import labels
-from feddrm.contract.authority import DAY_MS, Address, pem
-from feddrm.contract.errors import FeddrmError, InputError, MalformedError, NotAuthorisedError, VerificationError
+from feddrm.contract.authority import Address, pem
+from feddrm.contract.errors import InputError, MalformedError, NotAuthorisedError, VerificationError
 from feddrm.contract.fingerprint import fingerprint, normalise_fingerprint
 from feddrm.contract.home import init_member, join_member, load_query_home, load_silo_home
 from feddrm.contract.identity import MemberKeys, Role, sign_sealing_key
@@ -23,21 +24,11 @@ from feddrm.contract.signed import Signed, sign
 Found = Callable[..., "object"]
 
 
-def _join(federation, kit: Path, name: str = "a", role: Role = Role.SILO, now: int | None = None, fp: str = ""):
-    return join_member(
-        federation.path / name, kit, fp or federation.anchor.fingerprint, role, federation.now if now is None else now
-    )
-
-
-def _nothing_joined(federation, name: str = "a") -> bool:
-    return not (federation.path / name / "startup").exists()
-
-
 def test_a_silo_and_a_querier_join(federation) -> None:
     silo_kit, query_kit = federation.enroll(federation.request("a"), federation.request("desk", Role.QUERIER))
-    joined = _join(federation, silo_kit)
+    joined = join_with(federation, silo_kit)
     assert not joined.pending
-    _join(federation, query_kit, "desk", Role.QUERIER)
+    join_with(federation, query_kit, "desk", Role.QUERIER)
     home = load_silo_home(federation.path / "a")
     home.check_current(federation.now)
     assert (home.federation, home.name, str(home.address)) == ("retina", "a", "agg.example.org:8002")
@@ -58,11 +49,11 @@ def test_the_fingerprint_is_demanded_and_forgives_only_its_spelling(federation) 
         with pytest.raises(InputError, match="8 groups of four"):
             join_member(federation.path / "a", kit, wrong, Role.SILO, federation.now)
     with pytest.raises(VerificationError) as caught:
-        _join(federation, kit, fp=flipped)
+        join_with(federation, kit, fp=flipped)
     # Whoever is shown the kit's own fingerprint types it in.
     assert right not in str(caught.value)
-    assert _nothing_joined(federation)
-    _join(federation, kit, fp=" " + right.lower().replace("-", " ") + "\n")
+    assert nothing_joined(federation)
+    join_with(federation, kit, fp=" " + right.lower().replace("-", " ") + "\n")
 
 
 def test_a_fingerprint_covers_root_operator_and_federation(found) -> None:
@@ -88,18 +79,18 @@ def test_a_swapped_kit_of_another_federation_of_the_same_name_is_refused(found) 
     real.enroll(request)
     (kit,) = attacker.enroll(request)
     with pytest.raises(VerificationError, match="not of the federation whose fingerprint you gave"):
-        _join(real, kit)
-    assert _nothing_joined(real)
+        join_with(real, kit)
+    assert nothing_joined(real)
 
 
 def test_somebody_elses_kit_is_refused(federation) -> None:
     kit_a, kit_b = federation.enroll(federation.request("a"), federation.request("b"))
     with pytest.raises(VerificationError, match="made for other keys"):
-        _join(federation, kit_b, "a")
+        join_with(federation, kit_b, "a")
     (query_kit,) = federation.enroll(federation.request("desk", Role.QUERIER))
     with pytest.raises(InputError, match=r"is for a querier, not for a silo\. Use it with feddrm-query"):
-        _join(federation, query_kit, "desk", Role.SILO)
-    _join(federation, kit_a)
+        join_with(federation, query_kit, "desk", Role.SILO)
+    join_with(federation, kit_a)
 
 
 def _body(kit: Path) -> dict[str, object]:
@@ -118,26 +109,26 @@ def test_a_kit_changed_on_its_way_is_refused(federation) -> None:
     body = rfc8785.dumps(_body(kit) | {"address": "evil.example.org:8002"})
     kit.write_text(Signed(body, signed.signatures).to_json())
     with pytest.raises(VerificationError, match="changed or damaged"):
-        _join(federation, kit)
+        join_with(federation, kit)
     stranger = Ed25519PrivateKey.generate()
     kit.write_bytes(honest)
     _resigned(kit, stranger, address="evil.example.org:8002")
     with pytest.raises(VerificationError, match="not signed by the operator key that it names"):
-        _join(federation, kit)
+        join_with(federation, kit)
     kit.write_bytes(honest)
     _resigned(kit, stranger, operator=stranger.public_key().public_bytes_raw().hex())
     with pytest.raises(VerificationError, match="fingerprint you gave"):
-        _join(federation, kit)
+        join_with(federation, kit)
     for size in (0, 1, 100, len(honest) // 2, len(honest) - 2):
         kit.write_bytes(honest[:size])
         with pytest.raises(InputError, match="not a kit, or is damaged"):
-            _join(federation, kit)
+            join_with(federation, kit)
     kit.write_bytes(b"[" * 100_000)
     with pytest.raises(InputError, match="not a kit, or is damaged"):
-        _join(federation, kit)
-    assert _nothing_joined(federation)
+        join_with(federation, kit)
+    assert nothing_joined(federation)
     kit.write_bytes(honest)
-    _join(federation, kit)
+    join_with(federation, kit)
 
 
 def _substitute(federation, roster: Roster, name: str, **changes: object) -> Roster:
@@ -153,7 +144,7 @@ def test_a_substituted_sealing_key_is_refused_even_with_the_operators_signature(
     forged = _substitute(federation, home.roster, "a", sealing=spy.sealing.public())
     _resigned(kit, home.key, roster=sign_roster(forged, home.key).to_json())
     with pytest.raises(VerificationError, match="sealing key of a is not signed by its identity key"):
-        _join(federation, kit)
+        join_with(federation, kit)
     # With the identity replaced as well the chain holds in itself, but these are not this directory's keys.
     signature = sign_sealing_key(spy.identity, "a", spy.sealing.public())
     forged = _substitute(
@@ -166,8 +157,8 @@ def test_a_substituted_sealing_key_is_refused_even_with_the_operators_signature(
     )
     _resigned(kit, home.key, roster=sign_roster(forged, home.key).to_json())
     with pytest.raises(VerificationError, match="lists other keys for a"):
-        _join(federation, kit)
-    assert _nothing_joined(federation)
+        join_with(federation, kit)
+    assert nothing_joined(federation)
 
 
 def test_a_kit_with_a_forged_roster_is_refused(found) -> None:
@@ -188,105 +179,18 @@ def test_a_kit_with_a_forged_roster_is_refused(found) -> None:
     ):
         _resigned(kit, home.key, roster=roster)
         with pytest.raises(error):
-            _join(federation, kit)
-    assert _nothing_joined(federation)
+            join_with(federation, kit)
+    assert nothing_joined(federation)
 
 
 def test_a_kit_whose_certificate_is_another_members_is_refused(federation) -> None:
     kit_a, kit_b = federation.enroll(federation.request("a"), federation.request("b"))
     _resigned(kit_a, federation.home.key, certificate=_body(kit_b)["certificate"])
     with pytest.raises(VerificationError, match="other keys"):
-        _join(federation, kit_a)
+        join_with(federation, kit_a)
     _resigned(kit_a, federation.home.key, certificate=pem(federation.home.certificate).decode())
     with pytest.raises(VerificationError, match="for a operator, not for a silo"):
-        _join(federation, kit_a)
-
-
-def test_expired_kits_are_refused_and_say_what_to_do(federation) -> None:
-    (kit,) = federation.enroll(federation.request("a"))
-    with pytest.raises(VerificationError, match=r"certificate of a expired on .* Ask the operator for a new kit"):
-        _join(federation, kit, now=federation.now + 366 * DAY_MS)
-    with pytest.raises(VerificationError, match="Check this machine's clock"):
-        _join(federation, kit, now=federation.now - DAY_MS)
-    assert _nothing_joined(federation)
-
-
-def test_an_expired_member_still_loads_but_does_not_pass_the_check(federation) -> None:
-    home = load_silo_home(federation.member("a"))
-    with pytest.raises(VerificationError, match="The certificate of a expired"):
-        home.check_current(federation.now + 366 * DAY_MS)
-
-
-def test_a_renewed_kit_replaces_the_certificate_and_leaves_the_roster_pending(federation) -> None:
-    directory = federation.member("a")
-    federation.member("b")
-    later = federation.now + 300 * DAY_MS
-    (kit,) = federation.enroll(directory / "a.request", now=later)
-    joined = join_member(directory, kit, federation.anchor.fingerprint, Role.SILO, later)
-    assert joined.pending
-    home = load_silo_home(directory)
-    assert home.roster.version == 2
-    home.pin.accept(4, later)
-    load_silo_home(directory).check_current(later + 300 * DAY_MS)
-
-
-def test_an_old_kit_does_not_roll_the_roster_back(federation) -> None:
-    request = federation.request("a")
-    (kit,) = federation.enroll(request)
-    old = kit.read_bytes()
-    federation.enroll(federation.request("b"))
-    (kit,) = federation.enroll(request)
-    _join(federation, kit)
-    current = (federation.path / "a" / "startup" / "federation.kit").read_bytes()
-    kit.write_bytes(old)
-    with pytest.raises(VerificationError, match="rosters do not go back"):
-        _join(federation, kit)
-    assert (federation.path / "a" / "startup" / "federation.kit").read_bytes() == current
-
-
-def test_a_directory_belongs_to_one_federation(found) -> None:
-    federation, other = found(), found(where="other")
-    request = federation.request("a")
-    (kit,) = federation.enroll(request)
-    _join(federation, kit)
-    (kit,) = other.enroll(request)
-    with pytest.raises(InputError, match="has joined federation retina under another operator key"):
-        join_member(federation.path / "a", kit, other.anchor.fingerprint, Role.SILO, federation.now)
-
-
-def test_startup_files_are_verified_again_at_every_start(found) -> None:
-    federation, other = found(), found(where="other")
-    directory = federation.member("a")
-    startup = directory / "startup"
-    whole = {path.name: path.read_bytes() for path in startup.iterdir() if path.suffix != ".lock"}
-    load_silo_home(directory)
-
-    def refuses(name: str, data: bytes) -> None:
-        (startup / name).write_bytes(data)
-        with pytest.raises(FeddrmError) as caught:
-            load_silo_home(directory)
-        assert caught.value.exit_code.name in ("INPUT", "VERIFICATION")
-        (startup / name).write_bytes(whole[name])
-
-    for name, data in whole.items():
-        refuses(name, b"")
-        refuses(name, data[: len(data) // 2])
-    refuses("federation.root", other.anchor.to_text())
-    refuses("roster.signed", other.home.signed_roster.to_json().encode())
-    refuses("federation.root", whole["federation.root"].replace(b'"retina"', b'"retinb"'))
-    (kit,) = federation.enroll(federation.request("b"))
-    refuses("federation.kit", kit.read_bytes())
-    load_silo_home(directory)
-
-
-def test_unfinished_directories_say_what_to_do_next(federation) -> None:
-    with pytest.raises(InputError, match=r"holds no keys\. Make them: feddrm-silo init"):
-        load_silo_home(federation.path / "nowhere")
-    federation.request("a")
-    with pytest.raises(InputError, match=r"has not joined a federation yet\. Run: feddrm-silo join"):
-        load_silo_home(federation.path / "a")
-    with pytest.raises(InputError, match="does not exist"):
-        _join(federation, federation.path / "absent.kit")
+        join_with(federation, kit_a)
 
 
 @pytest.mark.parametrize("name", ["operator", "coordinator"])
@@ -324,4 +228,4 @@ def test_a_kits_address_is_checked(federation) -> None:
     made = make_kit(home.key, home.anchor, Address("x y", 0), certificate, home.signed_roster)
     kit.write_text(made.to_json())
     with pytest.raises(MalformedError, match="The kit is malformed"):
-        _join(federation, kit)
+        join_with(federation, kit)

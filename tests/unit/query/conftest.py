@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from query_world import ROWS, Run, Running, World
+from query_service import Running
+from query_world import ROWS, Run, World
 
 from feddrm.cli import invoke
 from feddrm.query.cli import app

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inference_bench import RELEASE, Bench
 from silo_harness import NOW, Trial
-from test_silo_inference import RELEASE, Bench
 
 import silo.relay
 from feddrm.contract.errors import UnreachableError
