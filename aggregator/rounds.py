@@ -15,7 +15,7 @@ from aggregator.phases import Aborting, Acknowledging, Gathering, Running
 from aggregator.session import Broken, Session, Summed
 from feddrm.contract.announce import announcement_of
 from feddrm.contract.messages import Announce, CoordinatorEvent, Ready
-from feddrm.contract.plan import MAXIMUM_SILOS
+from feddrm.contract.sections import MAXIMUM_SILOS
 from secagg.server import open_session
 
 

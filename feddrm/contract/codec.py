@@ -20,7 +20,7 @@ from feddrm.contract.codec_fields import HASH, HASH_OR_EMPTY, LONG, NAME, REFUSA
 from feddrm.contract.codec_kinds import Bytes, EnumField, Flag, Int, NameField
 from feddrm.contract.codec_records import Many, One, OneOf, Record, Wrapped
 from feddrm.contract.names import SiloId
-from feddrm.contract.plan import MAXIMUM_SILOS
+from feddrm.contract.sections import MAXIMUM_SILOS
 from feddrm.contract.signed import MAXIMUM_BODY, MAXIMUM_SIGNATURES, Signature, Signed
 from feddrm.v1 import common_pb2, query_pb2, silo_pb2
 from secagg.dealing import CIPHERTEXT_SIZE

@@ -19,7 +19,7 @@ from feddrm.contract.codec_fields import (
 )
 from feddrm.contract.codec_kinds import Flag, NameField, Real, Word
 from feddrm.contract.codec_records import Many, One, Record
-from feddrm.contract.plan import MAXIMUM_SILOS
+from feddrm.contract.sections import MAXIMUM_SILOS
 from feddrm.v1 import operator_pb2
 
 _SIGNED = One(SIGNED)

@@ -8,8 +8,9 @@ from pydantic import Field
 
 from feddrm.contract.documents import Hash
 from feddrm.contract.names import Document
-from feddrm.contract.plan import MAXIMUM_SILOS, Plan
+from feddrm.contract.plan import Plan
 from feddrm.contract.schedule import last_round
+from feddrm.contract.sections import MAXIMUM_SILOS
 from privacy.accounting import OVER_EVERY_CAP
 
 POLICY_FILE: Final = "policy.toml"

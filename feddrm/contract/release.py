@@ -20,9 +20,10 @@ from feddrm.contract.documents import Hash, canonical, parse_body
 from feddrm.contract.errors import MalformedError, VerificationError
 from feddrm.contract.files import atomic_write, file_error, make_directory, read_bounded, sync_directory
 from feddrm.contract.names import Document, Name
-from feddrm.contract.plan import MAXIMUM_ROUNDS, MAXIMUM_SILOS, Plan
+from feddrm.contract.plan import MAXIMUM_ROUNDS, Plan
 from feddrm.contract.roster import Roster, Version
 from feddrm.contract.schedule import STAGE_EVALUATE, STAGE_ROUTING, STAGE_TRAIN
+from feddrm.contract.sections import MAXIMUM_SILOS
 from feddrm.contract.signed import Signed, sign, signers
 from feddrm.contract.signed_plan import SignedPlan, verify_plan
 from feddrm.contract.stages import EVALUATION_WORDS, MAXIMUM_SUMS

@@ -15,9 +15,10 @@ from feddrm.contract.documents import Hash, canonical, parse_body
 from feddrm.contract.errors import VerificationError
 from feddrm.contract.messages import RoundOutcome
 from feddrm.contract.names import Document
-from feddrm.contract.plan import MAXIMUM_ROUNDS, MAXIMUM_SILOS, Plan
+from feddrm.contract.plan import MAXIMUM_ROUNDS, Plan
 from feddrm.contract.roster import Roster
 from feddrm.contract.schedule import last_round, stage_of
+from feddrm.contract.sections import MAXIMUM_SILOS
 from feddrm.contract.signed import Signed, sign, signers, verify
 
 RoundNumber = Annotated[int, Field(ge=1, le=MAXIMUM_ROUNDS)]

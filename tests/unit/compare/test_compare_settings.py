@@ -16,7 +16,7 @@ from feddrm.compare.methods import METHODS
 from feddrm.compare.plans import fraction_bits, plan_of
 from feddrm.contract.errors import InputError, UsageError
 from feddrm.contract.models import PARTITIONS
-from feddrm.contract.plan import Queries
+from feddrm.contract.sections import Queries
 from feddrm.demo import rand
 
 

@@ -14,7 +14,8 @@ from feddrm.contract import plan as plan_module
 from feddrm.contract import seal_tables
 from feddrm.contract.errors import InputError
 from feddrm.contract.models import PARTITIONS
-from feddrm.contract.plan import Plan, Queries
+from feddrm.contract.plan import Plan
+from feddrm.contract.sections import Queries
 from feddrm.contract.signed_plan import sign_plan
 from feddrm.method.coarse import Grid
 from feddrm.method.layout import embedding_width, initial_model, initial_personal, layout_of
