@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-import numpy as np
-
 # The numbers are of malloc.h (glibc). 32 MiB is the most that it accepts for the second.
 _TRIM: Final = (-1, 64 << 20)
 _MAP: Final = (-3, 32 << 20)
@@ -23,6 +21,9 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether malloc does; there is no such call but in glibc.
     """
+    # Not at the top: each command's --help would load it.
+    import numpy as np
+
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):

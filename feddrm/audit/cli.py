@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 from feddrm.audit.budget import budget_json, budget_text, recompute_exhibit
-from feddrm.audit.canary import judge_runs, parse_seed, read_terms, runs_json, runs_text
-from feddrm.audit.card import cards_json, cards_text, judge_card
 from feddrm.audit.cases import case_json, case_text, judge_case
 from feddrm.audit.court import judge
 from feddrm.audit.exhibit import read_exhibit, read_exhibits, read_root
@@ -205,6 +203,9 @@ def canary(
     Without --plan, event and claim are the hospital's own word. Exit code 6 if the bound exceeds the claim, the claim
     is below what its event costs, the seed is another, or the run is not of the plan's training at the plan's charge.
     """
+    # Not at the top: no other command measures anything.
+    from feddrm.audit.canary import judge_runs, parse_seed, read_terms, runs_json, runs_text
+
     if (plan is None) != (root is None) or (fingerprint is not None and root is None):
         raise UsageError("--plan and --root go together, and --fingerprint with them.")
     terms = read_terms(read_root(root, fingerprint), plan) if plan is not None and root is not None else None
@@ -234,6 +235,8 @@ def card(
     --write gives a card that needs no such word: made here from what the operator, the hospitals and, for the noise
     found, the coordinator signed.
     """
+    from feddrm.audit.card import cards_json, cards_text, judge_card
+
     if write is not None and len(folders) > 1:
         raise UsageError(f"{len(folders)} releases, and a file holds the card of one.", remedy="Give one at a time.")
     anchor = read_root(root, fingerprint)
@@ -263,7 +266,7 @@ def report(
 
     It loads nothing and runs no script. Exit code 6 if anything fails; the file is written all the same.
     """
-    # Loads the template engine, which no other command needs.
+    # Loads the template engine, which no other command but card needs.
     from feddrm.audit.report import render_report
 
     anchor = read_root(root, fingerprint)
