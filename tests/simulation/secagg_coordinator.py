@@ -159,6 +159,9 @@ class Coordinator:
             self.aborts.setdefault(announced, {}).setdefault(frame.sender, frame)
             return
         for run in list(self.runs):
+            # One that failed may have ended the others.
+            if run not in self.runs:
+                continue
             run.receive(frame)
             if run.published is None and not run.state.missing and self.world.random.random() < 0.9:
                 self.close(run)
@@ -184,7 +187,8 @@ class Coordinator:
         if self.aborting and not self.over:
             self.conclude()
         for run in list(self.runs):
-            if run.published is not None:
+            # One that was given up may have ended the others.
+            if run.published is not None or run not in self.runs:
                 continue
             run.asked += 1
             if run.state.ready and run.asked > self.world.weather.patience:

@@ -75,6 +75,12 @@ def test_random_interleavings() -> None:
     everywhere(run(range(1000, 1100)), 100)
 
 
+@pytest.mark.parametrize("seed", [4143])
+def test_worlds_that_failed_once(seed: int) -> None:
+    """4143: a process of the coordinator that another one's failure had ended went on and was ended twice."""
+    assert run(range(seed, seed + 1))["worlds"] == 1
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("start", range(10_000, 20_000, 1000))
