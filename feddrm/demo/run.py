@@ -180,7 +180,8 @@ def _over(status: dict[str, Any]) -> bool:
 
 def _note(status: dict[str, Any]) -> str:
     waiting = ", ".join(status["waiting_for"])
-    doing = f"{status['stage']}: {status['step']}"
+    # No step while silos gather.
+    doing = f"{status['stage']}: {status['step'] or status['state']}"
     return f"{doing}, waiting for {waiting}" if waiting else doing
 
 
