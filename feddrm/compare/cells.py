@@ -36,6 +36,11 @@ class Cell:
     seed: int
 
     @property
+    def row(self) -> Method:
+        """The method at its epsilon."""
+        return METHODS[self.method].at(self.epsilon)
+
+    @property
     def name(self) -> str:
         """Of its file."""
         # Short where that tells one epsilon from all others.
@@ -58,9 +63,8 @@ def jobs(settings: Settings) -> Iterator[Job]:
             for epsilon in settings.epsilons:
                 shared: dict[object, list[Cell]] = {}
                 for method in settings.chosen:
-                    shared.setdefault(_training_key(method, epsilon), []).append(
-                        Cell(method.name, epsilon, silos, seed)
-                    )
+                    cell = Cell(method.name, epsilon, silos, seed)
+                    shared.setdefault(_training_key(cell.row, epsilon), []).append(cell)
                 yield from (Job(tuple(cells)) for cells in shared.values())
 
 
@@ -83,8 +87,8 @@ def run(job: Job, settings: Settings, folder: Path, store: Store, advance: Calla
         return
     first = job.cells[0]
     federation = federation_of(settings, folder, first.silos, first.seed)
-    noise = _noise(settings, federation, METHODS[first.method], first.epsilon, store)
-    training = Training(settings, federation, METHODS[first.method], noise, first.seed)
+    noise = _noise(settings, federation, first.row, first.epsilon, store)
+    training = Training(settings, federation, first.row, noise, first.seed)
     name = name_of([first.method, first.epsilon, first.silos, first.seed])
     state = store.state(name) or training.begin()
     advance(state.number)
@@ -97,7 +101,7 @@ def run(job: Job, settings: Settings, folder: Path, store: Store, advance: Calla
             kept = time.monotonic()
     networks = training.networks(state)
     for cell in missing:
-        method = METHODS[cell.method]
+        method = cell.row
         # The job's training is of the first method's plan: stage 2 is each method's own.
         plan = plan_of(settings, federation, method, noise)
         judged = judge(settings, federation, method, plan, networks, noise, cell.seed)

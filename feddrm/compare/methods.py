@@ -6,14 +6,16 @@ the paper's code does for its baselines. Where stage 2 fits a target head for al
 `fedavg-shared` is that head alone on the same trunk, and so what routing and heads of silos must be worth.
 
 `feddrm` is what a plan should say (docs/plan.md): stage 1 trains one network by the target alone, stage 2 fits router
-and target head on it, and only then has a silo a head of its own. Rows that are named after a part lack it, or have it
-in stage 1, as the paper does.
+and target head on it, and only then has a silo a head of its own. Without noise, which no plan allows, heads are
+personal from the first round, as in the paper: what speaks against it is noise that stays in each of them. Rows that
+are named after a part lack it, or have it in stage 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -32,6 +34,7 @@ class Method:
         head_first: FedRep's alternation: the personal tensors move first, then the shared ones.
         tunes: FedAvgFT: the last rounds are not averaged.
         proximal: FedProx: local steps are pulled to the round's model.
+        personal_without_noise: further patterns, where no noise is added.
         about: one line for people.
     """
 
@@ -46,6 +49,13 @@ class Method:
     head_first: bool = False
     tunes: bool = False
     proximal: bool = False
+    personal_without_noise: tuple[str, ...] = ()
+
+    def at(self, epsilon: float) -> Method:
+        """The row at an epsilon of all stages; infinity is no noise."""
+        if not math.isinf(epsilon) or not self.personal_without_noise:
+            return self
+        return replace(self, personal=self.personal + self.personal_without_noise, personal_without_noise=())
 
 
 _HEAD: Final = ("target_head.*",)
@@ -57,18 +67,18 @@ METHODS: Final[Mapping[str, Method]] = {
             "feddrm",
             (),
             True,
-            "one network; stage 2 fits the router and a target head for all silos, from which stage 3 tunes every "
-            "silo's own; a routed silo answers with both",
+            "one network (without noise: personal heads); stage 2 fits the router and a target head for all silos, "
+            "from which stage 3 tunes every silo's own; a routed silo answers with both",
             fits=True,
             shares=True,
             heads=True,
+            personal_without_noise=_HEAD,
         ),
-        Method("feddrm-untuned", (), True, "the same without stage 3", fits=True, shares=True),
-        Method(
-            "feddrm-joint", (), True, "the same, a router trained in stage 1", True, fits=True, shares=True, heads=True
-        ),
+        Method("feddrm-one", (), True, "the same, one network without noise, too", fits=True, shares=True, heads=True),
+        Method("feddrm-untuned", (), True, "one network, no stage 3", fits=True, shares=True),
+        Method("feddrm-joint", (), True, "a router trained in stage 1, too", True, fits=True, shares=True, heads=True),
         Method("feddrm-personal", _HEAD, True, "the paper's personal heads, and stage 2", True, fits=True, shares=True),
-        Method("feddrm-no-shared", _HEAD, True, "the same, stage 2 fits the router alone", True, fits=True),
+        Method("feddrm-no-shared", _HEAD, True, "personal heads, stage 2 fits the router alone", True, fits=True),
         Method("feddrm-stage1", _HEAD, True, "the same without stage 2: the paper's method", True),
         Method("feddrm-bias", ("target_head.bias",), True, "each silo's own bias", True, fits=True, shares=True),
         Method("fedavg", (), False, "one model for all"),

@@ -139,7 +139,21 @@ def test_its_steps_are_in_the_row() -> None:
 def test_a_default_plan_trains_what_fedavg_trains() -> None:
     wanted = settings(methods=["fedavg", "feddrm", "feddrm-untuned"], epsilons=[math.inf, 3.0])
     together = [[cell.method for cell in job.cells] for job in cells.jobs(wanted)]
-    assert together == [["fedavg", "feddrm", "feddrm-untuned"], ["fedavg"], ["feddrm"], ["feddrm-untuned"]]
+    # Without noise its heads are personal; with it every row has its own, by what its later stages leave of epsilon.
+    assert together == [["fedavg", "feddrm-untuned"], ["feddrm"], ["fedavg"], ["feddrm"], ["feddrm-untuned"]]
     ours, theirs = (plan_of(wanted, RAND, METHODS[name], None) for name in ("feddrm", "fedavg"))
     assert ours.training == theirs.training
     assert ours.model == theirs.model
+
+
+def test_without_noise_heads_are_personal_from_the_first_round() -> None:
+    private, plain = (METHODS["feddrm"].at(epsilon) for epsilon in (3.0, math.inf))
+    assert private.personal == ()
+    assert plain.personal == METHODS["fedper"].personal
+    wanted = settings(methods=["feddrm", "feddrm-one", "fedper", "fedavg"], epsilons=[math.inf, 3.0], seeds=[0])
+    # Rows of one training: what they keep to themselves is the same.
+    together = {
+        tuple(cell.method for cell in job.cells) for job in cells.jobs(wanted) if math.isinf(job.cells[0].epsilon)
+    }
+    assert together == {("feddrm", "fedper"), ("feddrm-one", "fedavg")}
+    assert METHODS["feddrm-one"].at(math.inf) == METHODS["feddrm-one"]
