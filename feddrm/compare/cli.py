@@ -98,12 +98,16 @@ def _drift(wanted: Settings, data: Path, form: Format) -> None:
     rows = []
     averaging = [method for method in wanted.chosen if not method.tunes and "*" not in method.personal]
     sizes = wanted.data.silos or (0,)
-    every = list(itertools.product(wanted.seeds, sizes, averaging, wanted.epsilons, (0.0, wanted.train.ewc)))
+    strengths = (0.0, wanted.drift.strength)
+    every = list(itertools.product(wanted.seeds, sizes, averaging, wanted.epsilons, strengths))
     with progress("Runs", len(every)) as bar:
         for seed, silos, method, epsilon, strength in every:
-            federation = cells.federation_of(wanted, data, silos, seed)
-            terms = plans.terms_of(wanted, federation, method, epsilon)
+            federation, row = cells.federation_of(wanted, data, silos, seed), method.at(epsilon)
+            if strength and not drift.holds(wanted, federation, row):
+                bar.advance()
+                continue
+            terms = plans.terms_of(wanted, federation, row, epsilon)
             noise = None if math.isinf(epsilon) else budget.noise_for(terms)
-            rows += drift.run(wanted, federation, method, noise, strength, seed)
+            rows += drift.run(wanted, federation, row, noise, strength, seed)
             bar.advance()
     emit(form, {"comparison": wanted.name, "drift": rows}, drift.text(rows))

@@ -1,15 +1,14 @@
 """Drift: what silos forget when their mix of labels changes, with and without elastic weight consolidation.
 
-In the first half of the rounds silos hold records of the first half of the classes only, in the second half those of
-the others. Forgetting is what a silo's own model loses on its held-out records of the first classes. Consolidation is
-the plan's own, `training.ewc`, and knows nothing of halves: every shared weight is pulled to an average of where it
-stood, the harder the more published rounds changed it (feddrm.method.consolidation), with privacy and without.
+In the first half of the rounds silos hold the first half of the classes, in the end the others, whether at once or by
+equal steps. Forgetting is what a silo's own model loses on its held-out records of the first classes. Consolidation is
+the plan's own, `training.ewc` (feddrm.method.consolidation), with privacy and without.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,14 +22,13 @@ from feddrm.compare.data import Federation, public_size
 from feddrm.compare.judging import answers_of
 from feddrm.compare.methods import Method
 from feddrm.compare.metrics import measure
+from feddrm.compare.plans import plan_of
 from feddrm.compare.settings import Settings
 from feddrm.compare.tables import part, targets_of
 from feddrm.compare.training import State, Training
 from feddrm.contract.errors import InputError
 
 _FIGURES: Final = ("knew", "forgotten", "learnt")
-# Seeds of the second half: other draws than in the first.
-_SECOND: Final = 1 << 20
 
 
 def halves(federation: Federation) -> tuple[Federation, Federation]:
@@ -43,6 +41,50 @@ def halves(federation: Federation) -> tuple[Federation, Federation]:
     return _of(federation, range(classes // 2)), _of(federation, range(classes // 2, classes))
 
 
+def mixed(federation: Federation, moved: float, stays: float, seed: int) -> Federation:
+    """The federation when a part of the change is done: silos train on fewer records of the first half of the classes,
+    on more of the others. Who leaves does not come back.
+
+    Args:
+        federation: of the data.
+        moved: from 0 before the change to 1 after it.
+        stays: the share of records of a half that a silo has at the less.
+        seed: of who leaves first.
+    """
+    classes = len(federation.schema.target.classes)
+    silos = []
+    for place, silo in enumerate(federation.silos):
+        targets = targets_of(silo)
+        generator = np.random.default_rng([seed, 6, place])
+        there = np.zeros(len(silo), dtype=bool)
+        for label in range(classes):
+            rows = generator.permutation(np.flatnonzero(targets == label))
+            share = moved if label >= classes // 2 else 1.0 - moved
+            count = round((stays + (1.0 - stays) * share) * len(rows))
+            there[rows[:count]] = True
+        silos.append(part(silo, np.flatnonzero(there)))
+    sizes = tuple(public_size(len(set(silo.patients))) for silo in silos)
+    return replace(federation, silos=tuple(silos), sizes=sizes)
+
+
+def holds(settings: Settings, federation: Federation, method: Method) -> bool:
+    """Whether silos share what consolidation is to hold: heads of their own it does not."""
+    try:
+        plan_of(settings, federation, method, None, consolidation=consolidation_of(settings, 1.0))
+    except InputError:
+        return False
+    return True
+
+
+def consolidation_of(settings: Settings, strength: float) -> Mapping[str, Any] | None:
+    """The plan's `training.ewc` at a part of the strongest pull; None for 0."""
+    wanted = settings.drift
+    if not strength:
+        return None
+    anchor = {"anchor_round": settings.train.rounds // 2} if wanted.anchored else {}
+    return {"strength": strength, "memory": wanted.memory, "tensors": list(wanted.tensors), **anchor}
+
+
 def run(
     settings: Settings, federation: Federation, method: Method, noise: Noise | None, strength: float, seed: int
 ) -> list[dict[str, Any]]:
@@ -51,28 +93,39 @@ def run(
     Args:
         settings: of the comparison; its rounds are divided.
         federation: of the data.
-        method: the row; one that averages in all of its rounds.
+        method: the row; one that averages in all of its rounds. Of its stages the first runs.
         noise: None for training without privacy.
-        strength: of consolidation, as in `plan_of`; 0 is none.
+        strength: of consolidation, as in `consolidation_of`; 0 is none.
         seed: as in `Training`.
 
     Raises:
-        InputError: see `halves`.
+        InputError: see `halves`; or there is only one round.
     """
     first, second = halves(federation)
-    half = settings.train.model_copy(update={"rounds": max(settings.train.rounds // 2, 1), "local_rounds": 0})
-    wanted = settings.model_copy(update={"train": half})
+    rounds = settings.train.rounds
+    if rounds < 2:
+        raise InputError("Drift needs two rounds.")
+    wanted = settings.model_copy(update={"train": settings.train.model_copy(update={"local_rounds": 0})})
     torch.set_num_threads(1)
-    training = Training(wanted, first, method, noise, seed, strength)
-    state = _last(training, training.begin())
+    ewc, stays = consolidation_of(settings, strength), settings.drift.stays
+
+    def at(moved: float) -> Training:
+        return Training(wanted, mixed(federation, moved, stays, seed), method, noise, seed, ewc)
+
+    training = at(0.0)
+    state = _until(training, training.begin(), rounds // 2)
     between = _own(training, first, state)
-    later = Training(wanted, second, method, noise, seed + _SECOND, strength)
-    end = _last(later, replace(state, number=0))
-    kept, learnt = _own(later, first, end), _own(later, second, end)
+    left = rounds - rounds // 2
+    for number in range(left if settings.drift.change == "gradual" else 1):
+        gradual = settings.drift.change == "gradual"
+        training = at((number + 1) / left if gradual else 1.0)
+        state = _until(training, state, state.number + 1 if gradual else rounds)
+    kept, learnt = _own(training, first, state), _own(training, second, state)
     return [
         {
             "method": method.name,
             "epsilon": None if noise is None else round(noise.epsilon, 4),
+            "change": settings.drift.change,
             "ewc": strength,
             "seed": seed,
             "silo": name,
@@ -84,10 +137,11 @@ def run(
     ]
 
 
-def _last(training: Training, state: State) -> State:
+def _until(training: Training, state: State, number: int) -> State:
     for after in training.run(state):
-        state = after
-    return state
+        if after.number == number:
+            return after
+    raise ValueError("a round that there is not")
 
 
 def _own(training: Training, federation: Federation, state: State) -> tuple[float, ...]:

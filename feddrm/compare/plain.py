@@ -75,7 +75,7 @@ class PlainTrainer:
             model: int64[shared_size].
             personal: int64[personal_size].
             number: of the round.
-            kept: int64[2 shared_size], what consolidation keeps; needed where the plan has `ewc`.
+            kept: what consolidation keeps; needed where the plan has `ewc`.
         """
         self._generator = np.random.default_rng([*self._seed, number])
         load_vectors(self._network, self._layout, model, personal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +51,7 @@ def plan_of(
     noise: Noise | None,
     *,
     alone: bool = False,
-    consolidation: float = 0.0,
+    consolidation: Mapping[str, Any] | None = None,
 ) -> Plan:
     """A method's plan.
 
@@ -60,7 +61,7 @@ def plan_of(
         method: the row.
         noise: of the accountant; without it the noise in the plan is of no use.
         alone: for rounds that are not averaged: every tensor is personal.
-        consolidation: of elastic weight consolidation, a part of the strongest pull that a plan may have; 0 is none.
+        consolidation: the plan's `training.ewc`, of whose `strength` 1 is the strongest that a plan may have.
 
     Raises:
         InputError: the settings contradict one another, or the records; names the plan's key.
@@ -70,8 +71,10 @@ def plan_of(
     private = noise is not None
     rate = (train.private_learning_rate or train.learning_rate) if private else train.learning_rate
     proximal = train.proximal_mu if method.proximal else 0.0
-    strength = consolidation * (1.0 / rate - proximal) / MOST_IMPORTANT
-    ewc = {"ewc": {"strength": 0.999 * strength, "memory": train.ewc_memory}} if consolidation else {}
+    ewc: dict[str, Any] = {}
+    if consolidation:
+        strongest = 0.999 * (1.0 / rate - proximal) / MOST_IMPORTANT
+        ewc = {"ewc": {**consolidation, "strength": consolidation["strength"] * strongest}}
     document: dict[str, Any] = {
         "federation": "compare",
         "name": method.name,

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from feddrm.compare.methods import METHODS, Method
 from feddrm.compare.shifts import Shift
+from feddrm.contract.architecture import Pattern
 from feddrm.contract.documents import explain, validate
 from feddrm.contract.errors import UsageError
 from feddrm.contract.files import load_document
@@ -107,8 +108,6 @@ class Train(Document):
         head_steps: of methods that alternate (FedRep): the first so many local steps move the head alone.
         local_rounds: of methods that fine-tune (FedAvgFT): the last so many rounds are not averaged.
         proximal_mu: of FedProx.
-        ewc, ewc_memory: elastic weight consolidation of --drift: part of the strongest pull that a plan may have, and
-            its memory in rounds.
     """
 
     rounds: Annotated[int, Field(ge=1, le=10_000)]
@@ -128,8 +127,27 @@ class Train(Document):
     head_steps: Annotated[int, Field(ge=0)] = 0
     local_rounds: Annotated[int, Field(ge=0)] = 0
     proximal_mu: Annotated[float, Field(ge=0)] = 0.0
-    ewc: Annotated[float, Field(gt=0, le=1)] = 0.5
-    ewc_memory: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 16
+
+
+class Drift(Document):
+    """How --drift changes the mix of labels, and the consolidation that is to hold against it.
+
+    Attributes:
+        change: after half of the rounds at once, or "gradual", by equal steps over the other half.
+        stays: the share of the classes that go that is left in the end; of those that come, as much was there before.
+        strength: of consolidation: part of the strongest pull that a plan may have.
+        memory: in rounds.
+        anchored: whether weights are held where they stood when the change began, as a plan's `anchor_round` says, or
+            where they stood on average.
+        tensors: that are held: shell patterns.
+    """
+
+    change: Literal["abrupt", "gradual"] = "abrupt"
+    stays: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    strength: Annotated[float, Field(gt=0, le=1)] = 0.5
+    memory: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 16
+    anchored: bool = True
+    tensors: Annotated[tuple[Pattern, ...], Field(min_length=1)] = ("target_head.*",)
 
 
 class Fit(Document):
@@ -193,6 +211,7 @@ class Settings(Document):
     train: Train
     fit: Fit = Fit()
     tune: Tune = Tune()
+    drift: Drift = Drift()
     methods: Annotated[tuple[str, ...], Field(min_length=1)]
     epsilons: Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=True)], ...], Field(min_length=1)]
     delta: Annotated[float, Field(ge=MINIMUM_DELTA, lt=1e-2)] = 1e-5

@@ -10,7 +10,7 @@ import hashlib
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,7 @@ class State:
         personals: each silo's int64[personal_size].
         bytes: that all silos sent and received.
         steps: local steps of all silos.
-        kept: int64[2 shared_size], what consolidation keeps; empty without it.
+        kept: what consolidation keeps; empty without it.
     """
 
     number: int
@@ -91,7 +91,7 @@ class Training:
         method: the row.
         noise: None for training without privacy.
         seed: of initial weights, draws and noise: a comparison repeats itself, a hospital never does.
-        ewc: of elastic weight consolidation, as in `plan_of`.
+        ewc: elastic weight consolidation, as in `plan_of`.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Training:
         method: Method,
         noise: Noise | None,
         seed: int,
-        ewc: float = 0.0,
+        ewc: Mapping[str, Any] | None = None,
     ) -> None:
         self._settings = settings
         self._federation = federation
@@ -118,9 +118,10 @@ class Training:
         start = hashlib.sha256(b"compare %d" % self._seed).digest()
         personals = (initial_personal(self._layout, start),) * len(self._federation.silos)
         model = initial_model(self._layout, start)
-        if self.plan.training.ewc is None:
+        ewc = self.plan.training.ewc
+        if ewc is None:
             return State(0, model, personals, 0, 0)
-        return State(0, model, personals, 0, 0, consolidation.initial(model))
+        return State(0, model, personals, 0, 0, consolidation.initial(ewc, model))
 
     def run(self, state: State) -> Iterator[State]:
         """The states after each of the rounds that are left."""

@@ -71,6 +71,8 @@ class Plan(Grown):
                 'images, fewer categories, or model.kind "frozen", whose queries carry what was extracted'
             )
         _in_section("model.personal", lambda: self.personal)
+        if self.training.ewc is not None and self.training.ewc.tensors != ("*",):
+            _in_section("training.ewc.tensors", lambda: self.held)
         if self.training.head_steps and not 0 < len(self.personal) < len(self.tensors):
             raise ValueError("training.head_steps: needs personal tensors and shared ones (model.personal)")
         if self.parameters > MAXIMUM_PARAMETERS:
@@ -207,6 +209,21 @@ class Plan(Grown):
     def personal(self) -> frozenset[str]:
         """Names of the tensors that every silo keeps to itself."""
         return matching(self.model.personal, self.tensors)
+
+    @property
+    def held(self) -> frozenset[str]:
+        """Names of the shared tensors that consolidation holds: never the routing head, some of whose places hold noise
+        alone (feddrm.method.signal_free).
+
+        Raises:
+            ValueError: a pattern chooses none.
+        """
+        if self.training.ewc is None:
+            return frozenset()
+        candidates = [
+            tensor for tensor in self.tensors if tensor.part != "routing" and tensor.name not in self.personal
+        ]
+        return matching(self.training.ewc.tensors, candidates)
 
     @property
     def tuned(self) -> frozenset[str]:

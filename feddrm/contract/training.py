@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from feddrm.contract.names import Document, Grown
+from feddrm.contract.architecture import Pattern
+from feddrm.contract.names import Grown
 
 # No weight is held more strongly than this many times the mean.
 MOST_IMPORTANT: Final = 10
@@ -18,16 +19,23 @@ ClipNorm = Annotated[float, Field(ge=1e-6, le=1e6)]
 LearningRate = Annotated[float, Field(ge=1e-9, le=1e6)]
 
 
-class Consolidation(Document):
+class Consolidation(Grown):
     """Elastic weight consolidation: shared weights that earlier rounds needed are held (feddrm.method.consolidation).
 
     Attributes:
         strength: of the pull on a weight of mean importance.
         memory: in rounds, a power of two: what is older counts little.
+        anchor_round: weights are held where they stood, and as they were needed, when so many rounds were published;
+            before, nothing is. None: where they stood on average.
+        tensors: shell patterns of the shared tensors that are held; the routing head never is.
     """
+
+    later: ClassVar[frozenset[str]] = frozenset({"anchor_round", "tensors"})
 
     strength: Annotated[float, Field(gt=0, le=1e6)]
     memory: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 16
+    anchor_round: Annotated[int | None, Field(ge=1, le=10_000)] = None
+    tensors: Annotated[tuple[Pattern, ...], Field(min_length=1, max_length=64)] = ("*",)
 
     @property
     def shift(self) -> int:
@@ -79,6 +87,8 @@ class Training(Grown):
                 f"ewc.strength: {MOST_IMPORTANT} times it and proximal_mu, times learning_rate more than 1, so that a "
                 "step overshoots what it pulls to"
             )
+        if self.ewc and self.ewc.anchor_round is not None and self.ewc.anchor_round >= self.rounds:
+            raise ValueError(f"ewc.anchor_round: of the {self.rounds} rounds none is left to hold weights in")
         if self.head_steps and self.head_steps >= self.local_steps:
             raise ValueError(f"head_steps: of the {self.local_steps} local_steps none is left for the shared tensors")
         return self

@@ -9,12 +9,16 @@ earlier models.
 
 Kept in the job's state, in integers: the anchor, an exponential average of the models so far in fixed point, and the
 importance, one of squared changes in units of 2**-48. Averages are shifts: their memory is a power of two in rounds.
+With `anchor_round` they are averages no longer once so many rounds were published: the anchor is the model of then, the
+importance what it was then, and rounds before pull nothing. A count of published rounds is kept behind them. A
+follow-up to a change that an operator knows of needs this: an average drifts along with what it should hold.
 The routing head is not held: its rows would be pulled apart, and the places of a sum that hold noise alone
 (feddrm.method.signal_free) would not any more.
 """
 
 from __future__ import annotations
 
+import fnmatch
 from typing import Final
 
 import numpy as np
@@ -22,7 +26,7 @@ import numpy.typing as npt
 
 from feddrm.contract.errors import MalformedError
 from feddrm.contract.training import MOST_IMPORTANT, Consolidation
-from feddrm.method.layout import Layout
+from feddrm.method.layout import Layout, Tensor
 
 Model = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -31,39 +35,50 @@ Floats = npt.NDArray[np.float64]
 _LARGEST_CHANGE: Final = 1 << 30
 
 
-def initial(model: Model) -> Model:
-    """Before round 1: the anchor is the first model, and nothing is important. int64[2 n] of int64[n]."""
-    return np.concatenate([model, np.zeros_like(model)])
+def size(terms: Consolidation, entries: int) -> int:
+    """Length of what is kept of `entries` shared weights."""
+    return 2 * entries + (terms.anchor_round is not None)
+
+
+def initial(terms: Consolidation, model: Model) -> Model:
+    """Before round 1: the anchor is the first model, and nothing is important. int64[size] of int64[n]."""
+    count = np.zeros(int(terms.anchor_round is not None), dtype=np.int64)
+    return np.concatenate([model, np.zeros_like(model), count])
 
 
 def advance(terms: Consolidation, kept: Model, before: Model, after: Model) -> Model:
     """After a published round that led from one shared model to another; exact, the same on every machine.
 
     Args:
-        kept: int64[2 n], before it.
+        terms: of the plan.
+        kept: int64[size], before it.
         before, after: int64[n], of entries within update.MODEL_LIMIT.
 
     Raises:
         MalformedError: the sizes do not fit.
     """
-    if kept.shape != (2 * len(before),) or before.shape != after.shape:
+    if kept.shape != (size(terms, len(before)),) or before.shape != after.shape:
         raise MalformedError("What consolidation keeps does not fit the model.")
-    anchor, importance = np.split(kept, 2)
+    held, importance, count = _parts(kept)
+    if terms.anchor_round is not None and count[0] >= terms.anchor_round:
+        return kept
     change = np.clip(after - before, -_LARGEST_CHANGE, _LARGEST_CHANGE)
-    return np.concatenate(
-        [anchor + ((after - anchor) >> terms.shift), importance + ((change * change - importance) >> terms.shift)]
-    )
+    importance = importance + ((change * change - importance) >> terms.shift)
+    if terms.anchor_round is not None:
+        return np.concatenate([after, importance, count + 1])
+    return np.concatenate([held + ((after - held) >> terms.shift), importance])
 
 
 def strengths(terms: Consolidation, layout: Layout, kept: Model) -> Floats:
     """How strongly each shared weight is pulled to its anchor, float64[n]: `terms.strength` for the mean importance of
-    all that is held, at most MOST_IMPORTANT times that; zero before anything was published.
+    all that is held, at most MOST_IMPORTANT times that; zero before anything was published, or the anchor's round was.
     """
-    importance = np.split(kept, 2)[1].astype(np.float64)
-    held = np.concatenate([np.full(tensor.size, tensor.part != "routing") for tensor in layout.of("shared")])
+    _, importances, count = _parts(kept)
+    importance = importances.astype(np.float64)
+    held = np.concatenate([np.full(tensor.size, _is_held(terms, tensor)) for tensor in layout.of("shared")])
     importance[~held] = 0.0
     mean = importance.sum() / max(int(held.sum()), 1)
-    if not mean > 0:
+    if not mean > 0 or (terms.anchor_round is not None and count[0] < terms.anchor_round):
         return np.zeros(len(importance))
     found: Floats = terms.strength * np.minimum(importance / mean, MOST_IMPORTANT)
     return found
@@ -71,4 +86,14 @@ def strengths(terms: Consolidation, layout: Layout, kept: Model) -> Floats:
 
 def anchor(kept: Model) -> Model:
     """int64[n]: what weights are pulled to."""
-    return np.split(kept, 2)[0]
+    return _parts(kept)[0]
+
+
+def _parts(kept: Model) -> tuple[Model, Model, Model]:
+    """(anchor int64[n], importance int64[n], count of published rounds int64[0 or 1])."""
+    entries = len(kept) // 2
+    return kept[:entries], kept[entries : 2 * entries], kept[2 * entries :]
+
+
+def _is_held(terms: Consolidation, tensor: Tensor) -> bool:
+    return tensor.part != "routing" and any(fnmatch.fnmatch(tensor.name, pattern) for pattern in terms.tensors)

@@ -35,7 +35,7 @@ class Parts:
         shared: int64[shared_size], the model that training left.
         fit: of the routing fit (feddrm.method.routing_fit).
         evaluation: int64[1 + 4]: silos in the evaluation's sum, 0 before it, and the sum.
-        kept: int64[2 shared_size], of feddrm.method.consolidation.
+        kept: what feddrm.method.consolidation keeps, int64 of its `size`.
     """
 
     shared: Model = field(repr=False)
@@ -91,7 +91,8 @@ def initial_state(plan: Plan, layout: Layout, plan_hash: bytes) -> Model:
     """The state before round 1, int64[state_size]."""
     model = initial_model(layout, plan_hash)
     stages = np.zeros(_fit_size(plan) + _evaluation_size(plan), np.int64)
-    return np.concatenate([model, stages, consolidation.initial(model) if plan.training.ewc else np.zeros(0, np.int64)])
+    ewc = plan.training.ewc
+    return np.concatenate([model, stages, consolidation.initial(ewc, model) if ewc else np.zeros(0, np.int64)])
 
 
 def segments(plan: Plan, layout: Layout, stage: int) -> tuple[int, int]:
@@ -226,7 +227,8 @@ def _fit_size(plan: Plan) -> int:
 
 
 def _kept_size(plan: Plan, layout: Layout) -> int:
-    return 0 if plan.training.ewc is None else 2 * layout.shared_size
+    ewc = plan.training.ewc
+    return 0 if ewc is None else consolidation.size(ewc, layout.shared_size)
 
 
 def _evaluation_size(plan: Plan) -> int:

@@ -85,7 +85,7 @@ class Trainer:
             personal: int64[personal_size].
             stop: checked before every step.
             number: of the round, from 1.
-            kept: int64[2 shared_size], what consolidation keeps in the job's state; None if the plan has no `ewc`.
+            kept: what consolidation keeps in the job's state; None if the plan has no `ewc`.
 
         Returns:
             (update float64[shared_size] = weights after minus before, new personal vector int64[personal_size]).
@@ -114,7 +114,7 @@ def pulls_of(training: Training, layout: Layout, network: torch.nn.Module, kept:
         training: of the plan.
         layout: of the plan.
         network: as the round finds it.
-        kept: int64[2 shared_size], what consolidation keeps in the job's state; None if the plan has no `ewc`.
+        kept: what consolidation keeps in the job's state; None if the plan has no `ewc`.
 
     Raises:
         ValueError: the plan has `ewc`, and nothing was kept.
