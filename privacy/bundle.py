@@ -69,21 +69,54 @@ def export_bundle(
     Raises:
         MalformedError: an origin among `witnessed` is none.
     """
+    heads = {check_origin(origin): note for origin, note in witnessed.items()}
+    return render_bundle(
+        Bundle(
+            ledger.origin,
+            ledger.bodies(),
+            ledger.head(),
+            heads,
+            tuple(sightings),
+            roster,
+            tuple(rosters),
+            tuple(plans),
+        )
+    )
+
+
+def render_bundle(bundle: Bundle) -> str:
+    """The one text of a bundle: what `parse_bundle` read renders to the same bytes, or somebody wrote it anew."""
     return json.dumps(
         {
             "format": FORMAT,
-            "origin": ledger.origin,
-            "head": ledger.head().decode(),
-            "leaves": [body.decode() for body in ledger.bodies()],
-            "witnessed": {check_origin(origin): note.decode() for origin, note in sorted(witnessed.items())},
-            "sightings": [one.decode() for one in sightings],
-            "roster": roster,
-            "rosters": list(rosters),
-            "plans": list(plans),
+            "origin": bundle.origin,
+            "head": bundle.head.decode(),
+            "leaves": [body.decode() for body in bundle.leaves],
+            "witnessed": {origin: note.decode() for origin, note in sorted(bundle.witnessed.items())},
+            "sightings": [one.decode() for one in bundle.sightings],
+            "roster": bundle.roster,
+            "rosters": list(bundle.rosters),
+            "plans": list(bundle.plans),
         },
         indent=1,
         ensure_ascii=False,
     )
+
+
+def check_form(text: bytes, bundle: Bundle) -> None:
+    """Whether `text`, from which `bundle` was read, is as `export_bundle` writes it: no byte of it goes unread.
+
+    Raises:
+        MalformedError: it is not; says in which line and part.
+    """
+    lines, expected = text.split(b"\n"), render_bundle(bundle).encode().split(b"\n")
+    if lines == expected:
+        return
+    pairs = enumerate(zip(lines, expected, strict=False))
+    first = next((number for number, (one, other) in pairs if one != other), min(len(lines), len(expected)))
+    starts = [line for line in expected[: first + 1] if line.startswith(b' "')]
+    where = " in the part " + starts[-1].split(b'"')[1].decode() if starts else ""
+    raise MalformedError(f"it is not written as it was exported: line {first + 1}{where} is written otherwise")
 
 
 def parse_bundle(text: bytes) -> Bundle:
@@ -102,16 +135,19 @@ def parse_bundle(text: bytes) -> Bundle:
         raise MalformedError(f"this is not a {FORMAT}")
     witnessed = fields["witnessed"]
     if not isinstance(witnessed, dict):
-        raise MalformedError("witnessed heads are an object")
+        raise MalformedError("the part witnessed is no object")
     return Bundle(
-        check_origin(_text(fields["origin"])),
-        tuple(_text(leaf).encode() for leaf in _list(fields["leaves"])),
-        _text(fields["head"]).encode(),
-        {check_origin(origin): _text(note).encode() for origin, note in witnessed.items()},
-        tuple(_text(one).encode() for one in _list(fields["sightings"])),
-        _text(fields["roster"]),
-        tuple(_text(one) for one in _list(fields["rosters"])),
-        tuple(_text(plan) for plan in _list(fields["plans"])),
+        _origin(fields["origin"], "origin"),
+        tuple(one.encode() for one in _texts(fields, "leaves")),
+        _text(fields["head"], "head").encode(),
+        {
+            _origin(origin, "witnessed"): _text(note, f"witnessed, entry {origin}").encode()
+            for origin, note in witnessed.items()
+        },
+        tuple(one.encode() for one in _texts(fields, "sightings")),
+        _text(fields["roster"], "roster"),
+        _texts(fields, "rosters"),
+        _texts(fields, "plans"),
     )
 
 
@@ -122,17 +158,24 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _text(value: Any) -> str:
+def _origin(value: Any, part: str) -> str:
+    try:
+        return check_origin(_text(value, part))
+    except MalformedError as error:
+        raise MalformedError(f"the part {part}: {error}") from error
+
+
+def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise MalformedError("a bundle holds text where it should")
+        raise MalformedError(f"the part {where} is no text")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise MalformedError("a bundle holds text that is not Unicode") from error
+        raise MalformedError(f"the part {where} is not Unicode") from error
     return value
 
 
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise MalformedError("a bundle holds lists where it should")
-    return value
+def _texts(fields: dict[str, Any], part: str) -> tuple[str, ...]:
+    if not isinstance(fields[part], list):
+        raise MalformedError(f"the part {part} is no list")
+    return tuple(_text(one, f"{part}, entry {number}") for number, one in enumerate(fields[part], start=1))

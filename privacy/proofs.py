@@ -43,18 +43,32 @@ def check_sighting(sighting: bytes, *, origin: str, keys: Iterable[bytes]) -> tu
     if len(sighting) > MAXIMUM_PROOF:
         raise MalformedError(f"a sighting of {len(sighting)} bytes exceeds the limit of {MAXIMUM_PROOF}")
     parts = read_object(parse_canonical(sighting), {"head", "leaves"})
-    head, key = open_any(read_text(parts["head"]), origin, keys)
+    note = read_text(parts["head"])
+    head, key = open_any(note, origin, keys)
+    check_alone(note, head)
     return head, key, read_leaves(parts["leaves"], head)
 
 
+def check_alone(note: bytes, head: Head) -> None:
+    """Whether a note is the head's text with the log's one signature. Raises MalformedError otherwise."""
+    if note != head.note:
+        raise MalformedError(f"the tree head of {head.origin} carries more than the one signature of its silo")
+
+
 def read_leaves(items: Any, head: Head) -> dict[int, Leaf]:
-    """Leaves with their audit paths, by number, each in the tree of `head`. Raises MalformedError otherwise."""
+    """Leaves with their audit paths, in the order of their numbers, each once and in the tree of `head`.
+
+    Raises:
+        MalformedError: they are not.
+    """
     leaves: dict[int, Leaf] = {}
     for item in read_list(items, MAXIMUM_LEAVES):
         entry = read_object(item, {"number", "path", "leaf"})
         number, body = read_number(entry["number"]), read_text(entry["leaf"])
         if not inclusion_valid(body, number, head.size, read_path(entry["path"]), head.root):
             raise InvalidNoteError(f"leaf {number} is not in the tree")
+        if leaves and number <= max(leaves):
+            raise MalformedError("leaves come in the order of their numbers, each once")
         leaves[number] = Record.decode(body).leaf
     return leaves
 

@@ -19,6 +19,7 @@ from privacy.history import Place, Published, check_caps_history, check_datasets
 from privacy.leaves import Key, Leaf, Plan, Record, Reserve
 from privacy.merkle import Tree
 from privacy.note import Head, InvalidNoteError, open_head
+from privacy.proofs import check_alone
 from privacy.succession import Charged, answers_for, check_keys, check_recovery, open_any
 from privacy.tampering import explain
 
@@ -97,6 +98,7 @@ def _check_tree(
 ) -> Iterator[Check]:
     try:
         head = open_head(note, origin, key)
+        check_alone(note, head)
     except MalformedError as error:
         yield Check("head", False, None, str(error))
         return

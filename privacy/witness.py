@@ -19,6 +19,7 @@ from privacy.note import MAXIMUM_SIZE, Head, open_head
 from privacy.proofs import (
     MAXIMUM_LEAVES,
     MAXIMUM_PROOF,
+    check_alone,
     read_leaves,
     read_list,
     read_number,
@@ -241,7 +242,10 @@ def _parse(proof: bytes, origin: str, key: bytes) -> _Parsed:
     if len(proof) > MAXIMUM_PROOF:
         raise MalformedError(f"a proof of {len(proof)} bytes exceeds the limit of {MAXIMUM_PROOF}")
     parts = read_object(parse_canonical(proof), {"head", "leaves", "asked", "consistency"})
-    head = open_head(read_text(parts["head"]), origin, key)
+    note = read_text(parts["head"])
+    head = open_head(note, origin, key)
+    # It is kept and exported as it came: what else stands in it would be laid to whoever kept it.
+    check_alone(note, head)
     leaves = read_leaves(parts["leaves"], head)
     asked = tuple(read_number(item) for item in read_list(parts["asked"], MAXIMUM_ASKED))
     if asked != asked_sizes(asked):

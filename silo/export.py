@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from feddrm.contract import labels
 from feddrm.contract.errors import InputError, VerificationError
 from feddrm.contract.files import atomic_write, make_directory
 from feddrm.contract.home import load_silo_home
+from feddrm.contract.signed import Signed, signers
 from privacy.bundle import export_bundle
 from privacy.errors import LedgerCorrupt, LedgerError
 from privacy.ledger import Ledger
@@ -37,7 +40,7 @@ def export_ledger(directory: Path, out: Path) -> int:
         peers = Heads(state)
         heads = {origin_of(member.federation, name): note for name, (_, note) in peers.heads().items()}
         sightings = peers.sightings()
-        plans = [signed.to_json() for signed in (*state.plans(), *carried_plans(state))]
+        plans = [*state.plans(), *carried_plans(state)]
     finally:
         state.close()
     try:
@@ -46,13 +49,14 @@ def export_ledger(directory: Path, out: Path) -> int:
         raise VerificationError(f"The ledger was changed or damaged: {error}.", remedy=LEDGER_REMEDY) from error
     except LedgerError as error:
         raise InputError(f"The ledger cannot be read: {error}.") from error
+    operator = member.anchor.operator
     bundle = export_bundle(
         ledger,
         witnessed=heads,
         sightings=sightings,
-        roster=member.signed_roster.to_json(),
-        rosters=[signed.to_json() for signed in member.pin.history()],
-        plans=list(dict.fromkeys(plans)),
+        roster=_texts([member.signed_roster], labels.ROSTER, operator)[0],
+        rosters=_texts(member.pin.history(), labels.ROSTER, operator, besides=member.signed_roster),
+        plans=_texts(plans, labels.PLAN, operator),
     )
     atomic_write(out, bundle.encode())
     return ledger.size
@@ -81,3 +85,14 @@ def export_evidence(directory: Path, folder: Path) -> tuple[Path, ...]:
         atomic_write(path, case.to_json().encode())
         paths.append(path)
     return tuple(paths)
+
+
+def _texts(documents: Iterable[Signed], label: bytes, operator: bytes, besides: Signed | None = None) -> list[str]:
+    """Documents once each, with the operator's signature alone: what a coordinator wrote beside it would be laid to
+    this silo."""
+    alone: dict[bytes, str] = {}
+    for signed in documents:
+        own = [s for s in signed.signatures if s.key == operator and signers(Signed(signed.body, (s,)), label)]
+        if besides is None or signed.body != besides.body:
+            alone.setdefault(signed.body, Signed(signed.body, tuple(own[:1])).to_json())
+    return list(alone.values())

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from feddrm.audit.documents import check_documents
 from feddrm.audit.exhibit import Exhibit
 from feddrm.audit.heads import charged_by, check_held, only_itself, witnesses_of
+from feddrm.audit.sightings import check_sightings
 from feddrm.audit.transcripts import Testimony, check_file, check_transcript, hear
 from feddrm.contract.charge import charge, round_event
 from feddrm.contract.errors import FeddrmError, VerificationError
@@ -140,7 +143,10 @@ def _judge(court: _Court, exhibit: Exhibit, own: Roster | str) -> Verdict:
         checks.append(Check("key", True, None, message, note=True))
     plans, faults = _plans(court, exhibit)
     checks += faults
-    checks += check_held(exhibit, lambda silo: identities_of(silo, believed))
+    checks += check_documents(anchor, exhibit)
+    listed = () if isinstance(own, str) else tuple(silo.name for silo in own.silos)
+    checks += check_held(exhibit, partial(identities_of, believed=believed), listed)
+    checks += check_sightings(exhibit, partial(identities_of, believed=believed))
     witnessed = witnesses_of(exhibit, keys, exhibits)
     if only_itself(witnessed):
         checks.append(Check("witnesses", True, None, UNWITNESSED, note=True))

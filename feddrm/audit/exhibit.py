@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,8 +10,11 @@ from feddrm.contract.errors import InputError, VerificationError
 from feddrm.contract.files import read_bounded
 from feddrm.contract.fingerprint import normalise_fingerprint
 from feddrm.contract.kit import FederationRoot, load_federation_root
-from privacy.bundle import MAXIMUM_BUNDLE, Bundle, parse_bundle
+from privacy.bundle import MAXIMUM_BUNDLE, Bundle, check_form, parse_bundle
 from privacy.errors import MalformedError
+
+KeysOf = Callable[[str], tuple[bytes, ...]]
+"""The identity keys of a silo by its name, newest first, from rosters that the operator signed; none: not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +35,13 @@ def read_exhibit(path: Path) -> Exhibit:
     """Read a bundle's file.
 
     Raises:
-        InputError: it cannot be read, or is no bundle.
+        InputError: it cannot be read, or is no bundle, or not as it was exported.
     """
+    text = read_bounded(path, limit=MAXIMUM_BUNDLE)
     try:
-        return Exhibit(path, parse_bundle(read_bounded(path, limit=MAXIMUM_BUNDLE)))
+        bundle = parse_bundle(text)
+        check_form(text, bundle)
+        return Exhibit(path, bundle)
     except MalformedError as error:
         raise InputError(
             f"{path} is not a ledger bundle: {error}.", remedy="Bundles are made by feddrm-silo ledger export."

@@ -14,6 +14,7 @@ from typing import Final
 from feddrm.audit.court import identities_of
 from feddrm.audit.exhibit import Exhibit
 from feddrm.audit.heads import origin_of
+from feddrm.audit.sightings import heads_in
 from feddrm.contract.errors import FeddrmError, InputError
 from feddrm.contract.files import MAXIMUM_DOCUMENT, read_bounded
 from feddrm.contract.kit import FederationRoot
@@ -145,6 +146,7 @@ def _collect(
     notes = [
         note for exhibit in findings.exhibits for note in (exhibit.bundle.head, *exhibit.bundle.witnessed.values())
     ]
+    notes += [note for exhibit in findings.exhibits for _, note in heads_in(exhibit)]
     for note in (*notes, *findings.notes):
         try:
             origin = origin_of(note)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from feddrm.audit.exhibit import Exhibit
+from feddrm.audit.exhibit import Exhibit, KeysOf
+from feddrm.audit.sightings import heads_in
 from privacy.account import Account
 from privacy.checks import Check
 from privacy.errors import LedgerCorrupt, MalformedError
 from privacy.leaves import Record, Reserve
 from privacy.merkle import Tree
 from privacy.note import Head, check_origin
-from privacy.proofs import check_sighting
+from privacy.proofs import check_alone, check_sighting
 from privacy.succession import Charged, open_any
 
 SELF = "another export"
-KeysOf = Callable[[str], tuple[bytes, ...]]
-"""The identity keys of a silo by its name, newest first, from rosters that the operator signed; none: not listed."""
 
 
 def origin_of(note: bytes) -> str:
@@ -29,10 +28,13 @@ def origin_of(note: bytes) -> str:
     return check_origin(note.split(b"\n", 1)[0].decode("utf-8", "replace"))
 
 
-def check_held(exhibit: Exhibit, keys_of: KeysOf) -> Iterator[Check]:
+def check_held(exhibit: Exhibit, keys_of: KeysOf, listed: Iterable[str] = ()) -> Iterator[Check]:
     """Whether each head that a bundle holds of a peer is one, and of the peer under whose name it is filed.
 
     Agents verify a head before they keep it, so one that fails was put into the bundle later, by its own hospital.
+
+    Args:
+        listed: the silos of its roster. Nobody can be made to keep a head of a peer: which are not there is said.
     """
     good = faults = 0
     for filed, note in sorted(exhibit.bundle.witnessed.items()):
@@ -54,6 +56,11 @@ def check_held(exhibit: Exhibit, keys_of: KeysOf) -> Iterator[Check]:
         yield Check("peers", True, None, "holds no head of a peer, so it witnesses nobody", note=True)
     elif not faults:
         yield Check("peers", True, None, f"holds heads of {good} peers, each signed by the silo it is filed under")
+    federation = exhibit.bundle.origin.rsplit("/", 1)[0]
+    absent = {f"{federation}/{silo}" for silo in listed} - {exhibit.bundle.origin, *exhibit.bundle.witnessed}
+    if absent and exhibit.bundle.witnessed:
+        message = f"holds no head of {', '.join(sorted(absent))}, which its roster lists, so it witnesses none of them"
+        yield Check("peers", True, None, message, note=True)
 
 
 def witnesses_of(exhibit: Exhibit, keys: Sequence[bytes], exhibits: Sequence[Exhibit]) -> Mapping[str, bytes]:
@@ -78,6 +85,9 @@ def witnesses_of(exhibit: Exhibit, keys: Sequence[bytes], exhibits: Sequence[Exh
         for filed, note in other.bundle.witnessed.items():
             if _open(note, origin, keys)[0] is not None:
                 witnessed[other.silo if filed == origin else f"{other.silo} (filed under {filed})"] = note
+        for number, note in heads_in(other):
+            if _open(note, origin, keys)[0] is not None and note not in witnessed.values():
+                witnessed[f"{other.silo} (entry {number} of its sightings)"] = note
     return witnessed
 
 
@@ -119,7 +129,11 @@ def charged_by(exhibit: Exhibit, keys: Sequence[bytes], exhibits: Sequence[Exhib
 def _opened(note: bytes, keys_of: KeysOf) -> Head | None:
     origin = origin_of(note)
     keys = keys_of(origin.rsplit("/", 1)[1])
-    return open_any(note, origin, keys)[0] if keys else None
+    if not keys:
+        return None
+    head = open_any(note, origin, keys)[0]
+    check_alone(note, head)
+    return head
 
 
 def _open(note: bytes, origin: str, keys: Sequence[bytes]) -> tuple[Head | None, bytes]:

@@ -9,6 +9,8 @@ CHECKS: Final = {
     "roster": "The list of members and their keys is signed by the federation's operator.",
     "origin": "The ledger is one of this federation.",
     "peers": "What this hospital's file says of other hospitals' ledgers was signed by them.",
+    "sightings": "What this hospital kept as proof that others charged jobs was signed by them.",
+    "documents": "Lists of members and plans stand in the file once and in their one form.",
     "head": "The hospital itself signed the state of its ledger.",
     "tree": "Not one entry differs from what was signed.",
     "witnesses": "The ledger still contains all that other hospitals saw of it: nothing was taken back.",

@@ -102,7 +102,7 @@ def report(request: pytest.FixtureRequest, small: SmallRun, tmp_path_factory: py
         fields: dict[str, Any] = json.loads(bundles[0].read_text(encoding="utf-8"))
         fields["leaves"] = fields["leaves"][:4]
         bundles[0] = folder / f"{'north' * 30}.ledger"
-        bundles[0].write_text(json.dumps(fields), encoding="utf-8")
+        bundles[0].write_text(json.dumps(fields, indent=1, ensure_ascii=False), encoding="utf-8")
     out = folder / "report.html"
     command = [sys.executable, "-m", "feddrm.audit.cli", "report", *map(str, bundles)]
     root = small.federation.operator / "federation.root"

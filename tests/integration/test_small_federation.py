@@ -140,7 +140,7 @@ def test_what_is_done_to_a_real_export_is_found_and_named(
         fields["head"] = sign_head(fields["origin"], len(bodies), Tree(bodies).root(), key).decode()
     fields["leaves"] = leaves
     changed = tmp_path / "north.ledger"
-    changed.write_text(json.dumps(fields), encoding="utf-8")
+    changed.write_text(json.dumps(fields, indent=1, ensure_ascii=False), encoding="utf-8")
     others = [str(path) for name, path in small.bundles.items() if name != "north"]
     root = small.federation.operator / "federation.root"
     capsys.readouterr()

@@ -37,7 +37,14 @@ def failures(report: dict[str, Any]) -> set[tuple[str, str]]:
 def rewrite(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
     fields = json.loads(file.read_text(encoding="utf-8"))
     change(fields)
-    file.write_text(json.dumps(fields), encoding="utf-8")
+    file.write_text(as_exported(fields), encoding="utf-8")
+
+
+def as_exported(fields: dict[str, Any]) -> str:
+    """A bundle's text in the form of an export, whatever it holds."""
+    if "witnessed" in fields:
+        fields = fields | {"witnessed": dict(sorted(fields["witnessed"].items()))}
+    return json.dumps(fields, indent=1, ensure_ascii=False)
 
 
 def reseal(fields: dict[str, Any], key: Ed25519PrivateKey, leaves: list[str]) -> None:

@@ -26,6 +26,8 @@ from feddrm.method.update import model_hash
 from privacy.bundle import export_bundle
 from privacy.gate import Caps, Gate
 from privacy.ledger import Ledger
+from privacy.proofs import sighting_of
+from privacy.witness import make_proof
 
 CAPS = Caps(3.0, 3.0, 1e-5, 10.0, 10.0, 1e-4, 3)
 
@@ -43,6 +45,7 @@ class Paper:
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     gates: dict[str, Gate] = field(default_factory=dict)
     heads: dict[str, bytes] = field(default_factory=dict)
+    sightings: dict[tuple[str, bytes], bytes] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
@@ -57,8 +60,11 @@ class Paper:
         self.read(name, number=len(self.ledgers[name].bodies()))
         for number in numbers:
             reservation = gate.reserve(self.plan.hash, 1, number, event, model=self.model(number - 1), now_ms=NOW)
-            gate.commit(reservation, bytes([number]) * 32, now_ms=NOW)
-            self.heads[self.ledgers[name].origin] = self.ledgers[name].head()
+            commit = gate.commit(reservation, bytes([number]) * 32, now_ms=NOW)
+            ledger = self.ledgers[name]
+            self.heads[ledger.origin] = ledger.head()
+            proof = make_proof(ledger, (reservation.leaf, commit), ())
+            self.sightings[ledger.origin, self.plan.hash] = sighting_of(proof)
             gate.release(self.plan.hash, 1, number, sum=bytes(32), model=self.model(number), now_ms=NOW)
 
     def read(self, name: str, number: int = 0, patient: str = "id") -> int:
@@ -84,6 +90,7 @@ class Paper:
         text = export_bundle(
             ledger,
             witnessed=witnessed,
+            sightings=[one for (origin, _), one in sorted(self.sightings.items()) if origin != ledger.origin],
             roster=(roster or self.roster).to_json(),
             plans=[signed.to_json() for signed in ([self.plan.signed] if plans is None else plans)],
         )

@@ -71,7 +71,8 @@ def test_no_bundle_breaks_the_auditor(paper: Any, run: Run, bundle: Path, data: 
             return value[:where] + data.draw(st.characters(codec="utf-8")) + value[where + 1 :]
         return data.draw(json_values)
 
-    bundle.write_text(json.dumps(_changed(fields, place, change)), encoding="utf-8")
+    changed = json.dumps(_changed(fields, place, change), indent=1, ensure_ascii=False)
+    bundle.write_bytes(changed.encode("utf-8", "surrogatepass"))
     others = [paper.export("b")]
     code = _attempt(run, "verify", bundle, *others, "--root", paper.root)
     if code == 0:

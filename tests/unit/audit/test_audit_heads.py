@@ -30,6 +30,7 @@ def test_a_made_up_head_fails_who_holds_it_and_not_whom_it_names(paper: Any, run
     files = [paper.export("a"), paper.export("b")]
     forged = sign_head("feddrm/retina/a", 99, bytes(32), Ed25519PrivateKey.generate()).decode()
     rewrite(files[1], lambda f: f["witnessed"].update({"feddrm/retina/a": forged}))
+    rewrite(files[1], lambda f: f.update(sightings=[]))
     code, report = judged(run, *files, "--root", paper.root)
     assert (code, failures(report)) == (6, {("b", "peers")})
     # And a is then witnessed by nobody, which the reader is told.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_tools import SILOS, Run, failures, judged, rewrite
+from audit_tools import SILOS, Run, as_exported, failures, judged, rewrite
 from test_audit_transcripts import ROUND_KEY, bundles, faults, outcome
 
 from feddrm.contract.messages import RoundOutcome
@@ -129,7 +129,7 @@ def test_who_acknowledged_only_the_second_result_must_have_charged_the_round_too
     cut = json.loads(bundles[3].read_text())
     leaf = next(n for n, leaf in enumerate(cut["leaves"]) if '"RESERVE"' in leaf and '"round":3' in leaf)
     reseal(cut, paper.keys["d"].identity, cut["leaves"][:leaf])
-    bundles[3].write_text(json.dumps(cut))
+    bundles[3].write_text(as_exported(cut))
     for order in ((first, second), (second, first)):
         arguments = [part for file in order for part in ("--transcript", file)]
         code, report = judged(run, bundles[3], "--root", paper.root, *arguments)

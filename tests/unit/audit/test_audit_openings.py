@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_tools import NOW, Run
+from audit_tools import NOW, Run, as_exported
 
 from feddrm.contract.release import schema_hash
 from privacy.commitments import Opening, commit_dataset, commit_update, dataset_key, parse_opening, update_key
@@ -65,7 +65,7 @@ def test_an_opening_of_a_ledger_that_does_not_hold_counts_for_nothing(paper: Any
     file, bundle = opening(paper, leaf, dataset_key(KEY, NONCE)), paper.export("a")
     fields = json.loads(bundle.read_text())
     fields["leaves"] = fields["leaves"][:-2] + fields["leaves"][-1:]
-    bundle.write_text(json.dumps(fields))
+    bundle.write_text(as_exported(fields))
     code, out, _ = run("opening", file, bundle, "--root", paper.root)
     assert (code, "NOT VERIFIED" in out) == (6, True)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_tools import SILOS, Run, failures, judged, make_roster, reseal
+from audit_tools import SILOS, Run, as_exported, failures, judged, make_roster, reseal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feddrm.audit.transcripts import Testimony as Heard
@@ -96,7 +96,7 @@ def test_what_a_hospital_acknowledged_it_must_have_charged(paper: Any, run: Run,
     cut = json.loads(bundles[3].read_text())
     first = next(n for n, leaf in enumerate(cut["leaves"]) if '"RESERVE"' in leaf and '"round":3' in leaf)
     reseal(cut, paper.keys["d"].identity, cut["leaves"][:first])
-    bundles[3].write_text(json.dumps(cut))
+    bundles[3].write_text(as_exported(cut))
     code, report = verdict(paper, run, bundles[3:], file)
     assert (code, failures(report)) == (6, {("d", "transcript")})
 
@@ -167,7 +167,7 @@ def test_a_lost_round_that_no_ledger_has_is_no_fault(paper: Any, run: Run, bundl
         cut = json.loads((paper.path / f"{name}.ledger").read_text())
         first = next(n for n, leaf in enumerate(cut["leaves"]) if '"RESERVE"' in leaf and '"round":3' in leaf)
         reseal(cut, paper.keys[name].identity, cut["leaves"][:first])
-        (paper.path / f"{name}.ledger").write_text(json.dumps(cut | {"witnessed": {}}))
+        (paper.path / f"{name}.ledger").write_text(as_exported(cut | {"witnessed": {}, "sightings": []}))
     file = transcript(paper, outcome(paper, 1), outcome(paper, 2), lost(paper, 3))
     code, report = verdict(paper, run, bundles, file)
     assert (code, failures(report), faults(report)) == (0, set(), [])
