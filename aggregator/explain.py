@@ -92,6 +92,7 @@ def explain(plan: Plan, roster: Roster | None) -> Meaning:
         f"{stated(cost.epsilon_alone)}.",
         *_shares(plan),
         *_required(plan),
+        *_consolidation(plan),
         *_shared_target(plan),
         *_own_targets(plan),
         f"A round needs {quorum} of {count} silos: {_absent(absent)}.",
@@ -191,6 +192,19 @@ def _shared_target(plan: Plan) -> tuple[str, ...]:
         "The routing fit makes one target head for all silos, too, in the same sums: silos and coordinator hold it. It"
         f" has {plan.queries.shared_weight:g} of an answer to a querier and {plan.queries.home_weight:g} of one about a"
         " silo's own patient; the silo's own model has the rest.",
+    )
+
+
+def _consolidation(plan: Plan) -> tuple[str, ...]:
+    ewc = plan.training.ewc
+    if ewc is None:
+        return ()
+    held = f"{len(plan.held)} shared tensors ({', '.join(sorted(plan.held))})"
+    if ewc.anchor_round is None:
+        return (f"Consolidation pulls {held} to an average of the last {ewc.memory} published models.",)
+    return (
+        f"Consolidation holds {held} where they stand after {ewc.anchor_round} published rounds, in the "
+        f"{plan.training.rounds - ewc.anchor_round} after them; a lost round delays that.",
     )
 
 

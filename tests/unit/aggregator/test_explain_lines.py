@@ -44,3 +44,24 @@ def test_a_target_head_of_all_silos_is_spelt_out(shared: bool) -> None:
     text = explain(Plan.model_validate(document), None).text()
     assert ("makes one target head for all silos" in text) is shared
     assert ("0.7 of an answer to a querier and 0.3 of one about a silo's own patient" in text) is shared
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        (None, None),
+        ({"anchor_round": 3, "tensors": ["target_head.*"]}, "where they stand after 3 published rounds, in the 17"),
+        ({}, "to an average of the last 16 published models"),
+    ],
+)
+def test_what_consolidation_holds_is_spelt_out(terms: dict[str, object] | None, said: str | None) -> None:
+    document = rand.plan_document("rand", 1)
+    document["model"]["personal"] = []
+    if terms is not None:
+        document["training"]["ewc"] = {"strength": 0.001, **terms}
+    text = explain(Plan.model_validate(document), None).text()
+    assert ("Consolidation" in text) is (said is not None)
+    if said is not None and terms is not None:
+        assert said in text
+        assert "target_head.weight" in text
+        assert ("trunk.0.weight" in text) is ("tensors" not in terms)
