@@ -87,7 +87,7 @@ def _missing(exhibit: Exhibit, held: Sequence[tuple[str, frozenset[bytes]]]) -> 
     }
     for what, origins in lacking.items():
         if origins:
-            message = f"holds {what}, of {', '.join(sorted(origins))}: agents keep both, so one was taken out"
+            message = f"holds {what}, of {', '.join(sorted(origins))}: agents write both at once"
             yield Check("sightings", True, None, message, note=True)
     for job in sorted(frozenset().union(*(jobs for _, jobs in held))):
         absent = {origin for origin, _ in held} - {origin for origin, jobs in held if job in jobs}
