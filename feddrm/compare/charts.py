@@ -9,8 +9,13 @@ from typing import Final
 
 WIDTH: Final = 640
 HEIGHT: Final = 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 14, 14, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 14, 42
 _ROW: Final = 26
+# From one mark of a place to the next: far enough that whiskers and shapes can be told apart.
+_APART: Final = 3.0
+_APART_IN_ROW: Final = 4.0
+# What a mark and its whisker reach beyond their middle.
+_REACH: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +66,11 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """All that is drawn; `description` says it in words."""
+    """All that is drawn; `across` and `upwards` name the axes, `description` says it in words."""
 
     title: str
     across: str
+    upwards: str
     curves: tuple[Curve, ...]
     horizontal: tuple[Tick, ...]
     vertical: tuple[Tick, ...]
@@ -93,7 +99,10 @@ def curves(title: str, across: str, places: Sequence[str], series: Sequence[Seri
     if not shown or not places:
         raise ValueError("nothing to draw")
     bottom, top = bounds(min(value.low for value in shown), max(value.high for value in shown))
-    gap = (WIDTH - _LEFT - _RIGHT) / max(len(places) - 1, 1)
+    # The outermost marks keep clear of the axis' labels.
+    inset = _REACH + _APART * (len(series) - 1) / 2
+    first = _LEFT + inset
+    gap = (WIDTH - _LEFT - _RIGHT - 2 * inset) / max(len(places) - 1, 1)
 
     def up(value: float) -> float:
         return round(HEIGHT - _BOTTOM - (value - bottom) / (top - bottom) * (HEIGHT - _TOP - _BOTTOM), 1)
@@ -101,9 +110,8 @@ def curves(title: str, across: str, places: Sequence[str], series: Sequence[Seri
     drawn = []
     for number, each in enumerate(series):
         marks = tuple(
-            # Side by side, so that whiskers of one place can be told apart.
             Mark(
-                round(_LEFT + place * gap + 3.0 * (number - (len(series) - 1) / 2), 1),
+                round(first + place * gap + _APART * (number - (len(series) - 1) / 2), 1),
                 up(value.middle),
                 up(value.low),
                 up(value.high),
@@ -120,8 +128,9 @@ def curves(title: str, across: str, places: Sequence[str], series: Sequence[Seri
     return Chart(
         title,
         across,
+        "share answered right",
         tuple(drawn),
-        tuple(Tick(round(_LEFT + place * gap, 1), label) for place, label in enumerate(places)),
+        tuple(Tick(round(first + place * gap, 1), label) for place, label in enumerate(places)),
         tuple(Tick(up(value), f"{value:.2f}") for value in steps(bottom, top)),
         f"{title} over {across} ({', '.join(places)}): {described}.",
     )
@@ -143,7 +152,7 @@ def rows(title: str, names: Sequence[str], series: Sequence[Series]) -> Chart:
         marks = tuple(
             Mark(
                 along(value.middle),
-                _TOP + _ROW * (place + 0.5),
+                round(_TOP + _ROW * (place + 0.5) + _APART_IN_ROW * (number - (len(series) - 1) / 2), 1),
                 along(value.low),
                 along(value.high),
                 f"{names[place]}, {each.name}: {words(value)}",
@@ -159,7 +168,8 @@ def rows(title: str, names: Sequence[str], series: Sequence[Series]) -> Chart:
     )
     return Chart(
         title,
-        "share of held-out records",
+        "share answered right",
+        "",
         tuple(drawn),
         tuple(Tick(along(value), f"{value:.2f}") for value in steps(low, high)),
         tuple(Tick(_TOP + _ROW * (place + 0.5), name) for place, name in enumerate(names)),

@@ -137,7 +137,7 @@ def test_points_lie_where_the_axis_says() -> None:
     assert first.y == pytest.approx(ticks[0.5], abs=0.2)
     assert last.y == pytest.approx(ticks[0.7], abs=0.2)
     assert first.low == pytest.approx(ticks[0.4], abs=0.2)
-    assert (first.x, last.x) == (chart.left, chart.right)
+    assert (first.x, last.x) == (chart.horizontal[0].at, chart.horizontal[2].at)
     assert "none" in chart.description
 
 
@@ -152,3 +152,20 @@ def test_axes_hold_what_they_show(low: float, high: float) -> None:
 def test_nothing_is_not_drawn() -> None:
     with pytest.raises(ValueError, match="nothing"):
         charts.curves("t", "x", ["1"], [Series("a", (None,))])
+
+
+def test_marks_keep_clear_of_one_another_and_of_the_axis() -> None:
+    series = [Series(f"method-{number}", (Value(0.5, 0.4, 0.6),) * 3) for number in range(8)]
+    across = charts.curves("t", "x", ["8", "20", "50"], series)
+    marks = [mark for curve in across.curves for mark in curve.marks]
+    assert all(across.left + 5 <= mark.x <= across.right - 5 for mark in marks)
+    assert len({mark.x for mark in marks}) == len(marks)
+    assert across.upwards == "share answered right"
+    kinds = [Series(f"kind-{number}", (Value(0.5, 0.4, 0.6),) * 2) for number in range(5)]
+    lying = charts.rows("t", ["a", "b"], kinds)
+    places = [mark.y for curve in lying.curves for mark in curve.marks]
+    assert len(set(places)) == len(places)
+    first, second = (sorted(curve.marks[place].y for curve in lying.curves) for place in (0, 1))
+    assert first[-1] < second[0]
+    assert lying.top <= first[0]
+    assert second[-1] <= lying.bottom
