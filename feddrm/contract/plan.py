@@ -223,7 +223,10 @@ class Plan(Grown):
         candidates = [
             tensor for tensor in self.tensors if tensor.part != "routing" and tensor.name not in self.personal
         ]
-        return matching(self.training.ewc.tensors, candidates)
+        try:
+            return matching(self.training.ewc.tensors, candidates)
+        except ValueError as error:
+            raise ValueError(f"{error} that is shared, besides the routing head's") from error
 
     @property
     def tuned(self) -> frozenset[str]:
