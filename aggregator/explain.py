@@ -199,6 +199,8 @@ def _consolidation(plan: Plan) -> tuple[str, ...]:
     ewc = plan.training.ewc
     if ewc is None:
         return ()
+    if not plan.held:
+        return ("Consolidation holds nothing: silos share no tensor besides the routing head.",)
     held = f"{len(plan.held)} shared tensors ({', '.join(sorted(plan.held))})"
     if ewc.anchor_round is None:
         return (f"Consolidation pulls {held} to an average of the last {ewc.memory} published models.",)

@@ -71,8 +71,7 @@ class Plan(Grown):
                 'images, fewer categories, or model.kind "frozen", whose queries carry what was extracted'
             )
         _in_section("model.personal", lambda: self.personal)
-        if self.training.ewc is not None and self.training.ewc.tensors != ("*",):
-            _in_section("training.ewc.tensors", lambda: self.held)
+        _in_section("training.ewc.tensors", lambda: self.held)
         if self.training.head_steps and not 0 < len(self.personal) < len(self.tensors):
             raise ValueError("training.head_steps: needs personal tensors and shared ones (model.personal)")
         if self.parameters > MAXIMUM_PARAMETERS:
@@ -216,13 +215,15 @@ class Plan(Grown):
         alone (feddrm.method.signal_free).
 
         Raises:
-            ValueError: a pattern chooses none.
+            ValueError: a pattern chooses none. "*" may: where nothing else is shared, nothing is held.
         """
         if self.training.ewc is None:
             return frozenset()
         candidates = [
             tensor for tensor in self.tensors if tensor.part != "routing" and tensor.name not in self.personal
         ]
+        if self.training.ewc.tensors == ("*",):
+            return frozenset(tensor.name for tensor in candidates)
         try:
             return matching(self.training.ewc.tensors, candidates)
         except ValueError as error:

@@ -65,3 +65,10 @@ def test_what_consolidation_holds_is_spelt_out(terms: dict[str, object] | None, 
         assert said in text
         assert "target_head.weight" in text
         assert ("trunk.0.weight" in text) is ("tensors" not in terms)
+
+
+def test_consolidation_that_holds_nothing_says_so() -> None:
+    document = rand.plan_document("rand", 1)
+    document["model"]["personal"] = ["trunk.*", "target_head.*"]
+    document["training"]["ewc"] = {"strength": 0.001}
+    assert "Consolidation holds nothing" in explain(Plan.model_validate(document), None).text()
