@@ -115,11 +115,10 @@ def run(
     training = at(0.0)
     state = _until(training, training.begin(), rounds // 2)
     between = _own(training, first, state)
-    left = rounds - rounds // 2
-    for number in range(left if settings.drift.change == "gradual" else 1):
-        gradual = settings.drift.change == "gradual"
-        training = at((number + 1) / left if gradual else 1.0)
-        state = _until(training, state, state.number + 1 if gradual else rounds)
+    steps = rounds - state.number if settings.drift.change == "gradual" else 1
+    for step in range(1, steps + 1):
+        training = at(step / steps)
+        state = _until(training, state, rounds - steps + step)
     kept, learnt = _own(training, first, state), _own(training, second, state)
     return [
         {
