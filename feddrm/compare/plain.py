@@ -80,7 +80,7 @@ class PlainTrainer:
         self._generator = np.random.default_rng([*self._seed, number])
         load_vectors(self._network, self._layout, model, personal)
         before = read(self._network, self._layout, "shared")
-        pulls = pulls_of(self._plan.training, self._layout, self._network, kept)
+        pulls = pulls_of(self._plan, self._layout, self._network, kept)
         with one_thread():
             for parameters, steps in self._phases:
                 self._steps(parameters, steps, self._plan.training.rate(number), pulls)

@@ -210,6 +210,12 @@ class Plan(Grown):
         return matching(self.model.personal, self.tensors)
 
     @property
+    def holdable(self) -> tuple[TensorSpec, ...]:
+        """The tensors that consolidation may hold."""
+        personal = self.personal
+        return tuple(tensor for tensor in self.tensors if tensor.part != "routing" and tensor.name not in personal)
+
+    @property
     def held(self) -> frozenset[str]:
         """Names of the shared tensors that consolidation holds: never the routing head, some of whose places hold noise
         alone (feddrm.method.signal_free).
@@ -219,13 +225,10 @@ class Plan(Grown):
         """
         if self.training.ewc is None:
             return frozenset()
-        candidates = [
-            tensor for tensor in self.tensors if tensor.part != "routing" and tensor.name not in self.personal
-        ]
         if self.training.ewc.tensors == ("*",):
-            return frozenset(tensor.name for tensor in candidates)
+            return frozenset(tensor.name for tensor in self.holdable)
         try:
-            return matching(self.training.ewc.tensors, candidates)
+            return matching(self.training.ewc.tensors, self.holdable)
         except ValueError as error:
             raise ValueError(f"{error} that is shared, besides the routing head's") from error
 

@@ -18,7 +18,7 @@ The routing head is not held: its rows would be pulled apart, and the places of 
 
 from __future__ import annotations
 
-import fnmatch
+from collections.abc import Set
 from typing import Final
 
 import numpy as np
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from feddrm.contract.errors import MalformedError
 from feddrm.contract.training import MOST_IMPORTANT, Consolidation
-from feddrm.method.layout import Layout, Tensor
+from feddrm.method.layout import Layout
 
 Model = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -69,15 +69,21 @@ def advance(terms: Consolidation, kept: Model, before: Model, after: Model) -> M
     return np.concatenate([held + ((after - held) >> terms.shift), importance])
 
 
-def strengths(terms: Consolidation, layout: Layout, kept: Model) -> Floats:
+def strengths(terms: Consolidation, held: Set[str], layout: Layout, kept: Model) -> Floats:
     """How strongly each shared weight is pulled to its anchor, float64[n]: `terms.strength` for the mean importance of
     all that is held, at most MOST_IMPORTANT times that; zero before anything was published, or the anchor's round was.
+
+    Args:
+        terms: of the plan.
+        held: names of the tensors that are (`Plan.held`).
+        layout: of the plan.
+        kept: int64[size].
     """
     _, importances, count = _parts(kept)
     importance = importances.astype(np.float64)
-    held = np.concatenate([np.full(tensor.size, _is_held(terms, tensor)) for tensor in layout.of("shared")])
-    importance[~held] = 0.0
-    mean = importance.sum() / max(int(held.sum()), 1)
+    chosen = np.concatenate([np.full(tensor.size, tensor.name in held) for tensor in layout.of("shared")])
+    importance[~chosen] = 0.0
+    mean = importance.sum() / max(int(chosen.sum()), 1)
     if not mean > 0 or (terms.anchor_round is not None and count[0] < terms.anchor_round):
         return np.zeros(len(importance))
     found: Floats = terms.strength * np.minimum(importance / mean, MOST_IMPORTANT)
@@ -93,7 +99,3 @@ def _parts(kept: Model) -> tuple[Model, Model, Model]:
     """(anchor int64[n], importance int64[n], count of published rounds int64[0 or 1])."""
     entries = len(kept) // 2
     return kept[:entries], kept[entries : 2 * entries], kept[2 * entries :]
-
-
-def _is_held(terms: Consolidation, tensor: Tensor) -> bool:
-    return tensor.part != "routing" and any(fnmatch.fnmatch(tensor.name, pattern) for pattern in terms.tensors)

@@ -63,7 +63,7 @@ class Trainer:
             raise InputError("Training needs records with targets, encoded by the plan's schema.")
         if not 0 <= silo_index < len(plan.silos) or public_size < 1:
             raise ValueError("silo_index or public_size is out of range")
-        self._training = plan.training
+        self._plan = plan
         self._layout = layout
         self._silo = silo_index
         self._features = torch.from_numpy(data.features.astype(np.float32))
@@ -95,9 +95,9 @@ class Trainer:
         """
         load_vectors(self._network, self._layout, model, personal)
         before = read(self._network, self._layout, "shared")
-        pulls = pulls_of(self._training, self._layout, self._network, kept)
+        pulls = pulls_of(self._plan, self._layout, self._network, kept)
         for active, steps in self._phases:
-            self._engine.begin(self._training.rate(number), pulls, active)
+            self._engine.begin(self._plan.training.rate(number), pulls, active)
             for _ in range(steps):
                 if stop.is_set():
                     raise TrainingStopped("Training was stopped before the round was complete.")
@@ -107,19 +107,19 @@ class Trainer:
         return update, from_float(read(self._network, self._layout, "personal"))
 
 
-def pulls_of(training: Training, layout: Layout, network: torch.nn.Module, kept: Model | None) -> list[Pull]:
+def pulls_of(plan: Plan, layout: Layout, network: torch.nn.Module, kept: Model | None) -> list[Pull]:
     """What pulls the weights of a round that begins with the network's.
 
     Args:
-        training: of the plan.
-        layout: of the plan.
+        plan: of the job.
+        layout: `layout_of(plan)`.
         network: as the round finds it.
         kept: what consolidation keeps in the job's state; None if the plan has no `ewc`.
 
     Raises:
         ValueError: the plan has `ewc`, and nothing was kept.
     """
-    pulls = []
+    training, pulls = plan.training, []
     if training.proximal_mu:
         parameters = dict(network.named_parameters())
         anchors = {tensor.name: parameters[tensor.name].detach().clone() for tensor in layout.of("shared")}
@@ -127,7 +127,7 @@ def pulls_of(training: Training, layout: Layout, network: torch.nn.Module, kept:
     if training.ewc is not None:
         if kept is None:
             raise ValueError("the plan consolidates, so that a round needs what was kept")
-        strengths = consolidation.strengths(training.ewc, layout, kept).astype(np.float32)
+        strengths = consolidation.strengths(training.ewc, plan.held, layout, kept).astype(np.float32)
         pulls.append(Pull(_tensors(layout, to_float(consolidation.anchor(kept))), _tensors(layout, strengths)))
     return pulls
 

@@ -46,23 +46,24 @@ def test_strength_is_that_of_mean_importance_and_the_routing_head_is_free(make_p
     plan = make_plan()
     layout = layout_of(plan)
     terms = Consolidation(strength=0.5)
+    held = frozenset(tensor.name for tensor in plan.holdable)
     model, _ = weights(plan)
     kept = consolidation.initial(terms, model)
-    assert not consolidation.strengths(terms, layout, kept).any()
+    assert not consolidation.strengths(terms, held, layout, kept).any()
     after = model + np.random.default_rng(0).integers(-1000, 1000, len(model))
     kept = consolidation.advance(terms, kept, model, after)
-    parts = layout.split(consolidation.strengths(terms, layout, kept))
+    parts = layout.split(consolidation.strengths(terms, held, layout, kept))
     assert not parts["routing_head.weight"].any()
     assert not parts["routing_head.bias"].any()
-    held = np.concatenate([parts[tensor.name].reshape(-1) for tensor in layout.part("trunk")])
-    assert held.mean() == pytest.approx(0.5)
+    pulled = np.concatenate([parts[tensor.name].reshape(-1) for tensor in layout.part("trunk")])
+    assert pulled.mean() == pytest.approx(0.5)
     changes = np.concatenate([layout.split(after - model)[t.name].reshape(-1) for t in layout.part("trunk")])
-    assert np.corrcoef(held, changes.astype(np.float64) ** 2)[0, 1] > 0.999
+    assert np.corrcoef(pulled, changes.astype(np.float64) ** 2)[0, 1] > 0.999
     # One weight that moved alone is not nailed down.
     alone = model.copy()
     alone[0] += 1 << 20
     kept = consolidation.advance(terms, consolidation.initial(terms, model), model, alone)
-    found = consolidation.strengths(terms, layout, kept)
+    found = consolidation.strengths(terms, held, layout, kept)
     assert found[0] == 0.5 * MOST_IMPORTANT
     assert not found[1:].any()
 
@@ -79,7 +80,8 @@ def test_the_pull_goes_to_the_anchor_after_the_noise(
     kept = consolidation.advance(ewc, consolidation.initial(ewc, earlier), earlier, model)
     trainer = Trainer(plan, layout, dataset(1), 1, 20, make_entropy(b"k"))
     update, _ = trainer.train_round(model, personal, Going(), 1, kept)
-    strengths, far = consolidation.strengths(ewc, layout, kept), to_float(model) - to_float(consolidation.anchor(kept))
+    strengths = consolidation.strengths(ewc, plan.held, layout, kept)
+    far = to_float(model) - to_float(consolidation.anchor(kept))
     moved = np.zeros(layout.shared_size)
     for total in recorder.sums:
         moved -= 0.25 * (total[: layout.shared_size] / 20 + strengths * (moved + far))
@@ -145,7 +147,7 @@ def test_weights_are_held_where_they_stood_at_the_named_round(make_plan: MakePla
         total = np.random.default_rng(number).integers(-(1 << 22), 1 << 22, layout.shared_size)
         states.append(advance(plan, layout, STAGE_TRAIN, states[-1], total, np.zeros(0, np.int64), 3))
     parts = [Parts.of(plan, layout, each) for each in states]
-    held = [consolidation.strengths(ewc, layout, each.kept) for each in parts]
+    held = [consolidation.strengths(ewc, plan.held, layout, each.kept) for each in parts]
     assert not held[0].any()
     assert not held[1].any()
     assert held[2].any()
