@@ -87,7 +87,7 @@ def run(job: Job, settings: Settings, folder: Path, store: Store, advance: Calla
         return
     first = job.cells[0]
     federation = federation_of(settings, folder, first.silos, first.seed)
-    noise = _noise(settings, federation, first.row, first.epsilon, store)
+    noise = noise_of(settings, federation, first, store)
     training = Training(settings, federation, first.row, noise, first.seed)
     name = name_of([first.method, first.epsilon, first.silos, first.seed])
     state = store.state(name) or training.begin()
@@ -125,10 +125,15 @@ def _training_key(method: Method, epsilon: float) -> object:
     return same if math.isinf(epsilon) else (*same, method.fits, method.shares, method.heads)
 
 
-def _noise(settings: Settings, federation: Federation, method: Method, epsilon: float, store: Store) -> Noise | None:
-    if math.isinf(epsilon):
+def noise_of(settings: Settings, federation: Federation, cell: Cell, store: Store) -> Noise | None:
+    """What the accountant finds for a cell, or found before; None without privacy.
+
+    Raises:
+        InputError: no noise keeps within epsilon.
+    """
+    if math.isinf(cell.epsilon):
         return None
-    terms = terms_of(settings, federation, method, epsilon)
+    terms = terms_of(settings, federation, cell.row, cell.epsilon)
     noise = store.noise(terms)
     if noise is None:
         noise = noise_for(terms)

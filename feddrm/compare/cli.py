@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from feddrm.cli import Format, FormatOption, emit, progress, require_extra
+from feddrm.contract.errors import UsageError
 
 if TYPE_CHECKING:
     from feddrm.compare.settings import Settings
+    from feddrm.compare.store import Store
 
 PRIVATE_DATA = "not private: tuning on patients' data costs budget"
 CHOOSING = "those of training patients who were left out, for choosing settings: the held-out records were not seen"
@@ -60,54 +61,54 @@ def compare(
     """Compare methods, by what a query from outside gets, on the code that hospitals run.
 
     Every method at every epsilon, number of silos and seed: accuracy of the routed system and of its rivals, worst
-    silo, bytes. Writes rows.json, rows.csv and report.html, a page that needs no network. Stopped at any time, it goes
-    on from there.
+    silo, bytes. Writes rows.json, rows.csv and report.html, a page that needs no network; with --drift, drift.json and
+    drift.csv. Stopped at any time, it goes on from there.
     """
     require_extra("feddrm compare", "compare", ["torch", "opacus"])
-    from feddrm.compare import report, run, settings, store
-    from feddrm.contract.files import atomic_write, make_directory
+    from feddrm.compare import settings, store
     from feddrm.contract.locks import exclusive
 
     wanted = settings.narrowed(settings.load(what), methods, epsilons, seeds, validation)
     if wanted.data.source == "cifar10":
         require_extra("feddrm compare with CIFAR-10", "compare", ["PIL"])
-    if drift:
-        _drift(wanted, data, form)
-        return
+    if drift and figures is not None:
+        raise UsageError("--drift draws no plots.", remedy="Leave out --figures.")
     place = store.Store(directory or Path(f"feddrm-compare-{wanted.name}"), wanted)
     notes = [PRIVATE_DATA] if wanted.data.files is not None else []
     if wanted.data.validation is not None:
         notes.append(CHOOSING)
     with exclusive(place.folder / "lock", what="Another comparison"):
-        with progress("Rounds", run.rounds(wanted)) as bar:
-            run.run(wanted, data, place, processes, bar.advance)
-        rows = report.rows(wanted, place)
-        report.write(wanted, rows, notes, place.folder)
+        kind, rows, text = (_drift if drift else _cells)(wanted, data, place, processes, notes, figures)
+    for note in notes:
+        typer.echo(f"These results are {note}.", err=True)
+    emit(form, {"comparison": wanted.name, "notes": notes, kind: rows}, text)
+
+
+def _cells(
+    wanted: Settings, data: Path, place: Store, processes: int, notes: Sequence[str], figures: Path | None
+) -> tuple[str, list[dict[str, Any]], str]:
+    from feddrm.compare import report, run
+    from feddrm.contract.files import atomic_write, make_directory
+
+    with progress("Rounds", run.rounds(wanted)) as bar:
+        run.run(wanted, data, place, processes, bar.advance)
+    rows = report.rows(wanted, place)
+    report.write(wanted, rows, notes, place.folder)
     if figures is not None:
         make_directory(figures)
         for name, picture in report.figures(wanted, rows).items():
             atomic_write(figures / name, picture.encode())
-    for note in notes:
-        typer.echo(f"These results are {note}.", err=True)
-    emit(form, {"comparison": wanted.name, "notes": notes, "rows": rows}, report.text(rows))
+    return "rows", rows, report.text(rows)
 
 
-def _drift(wanted: Settings, data: Path, form: Format) -> None:
-    from feddrm.compare import budget, cells, drift, plans
+def _drift(
+    wanted: Settings, data: Path, place: Store, processes: int, notes: Sequence[str], _: Path | None
+) -> tuple[str, list[dict[str, Any]], str]:
+    from feddrm.compare import drift, drift_runs, run
 
-    rows = []
-    averaging = [method for method in wanted.chosen if not method.tunes and "*" not in method.personal]
-    sizes = wanted.data.silos or (0,)
-    strengths = (0.0, wanted.drift.strength)
-    every = list(itertools.product(wanted.seeds, sizes, averaging, wanted.epsilons, strengths))
-    with progress("Runs", len(every)) as bar:
-        for seed, silos, method, epsilon, strength in every:
-            federation, row = cells.federation_of(wanted, data, silos, seed), method.at(epsilon)
-            if strength and not drift.holds(wanted, federation, row):
-                bar.advance()
-                continue
-            terms = plans.terms_of(wanted, federation, row, epsilon)
-            noise = None if math.isinf(epsilon) else budget.noise_for(terms)
-            rows += drift.run(wanted, federation, row, noise, strength, seed)
-            bar.advance()
-    emit(form, {"comparison": wanted.name, "drift": rows}, drift.text(rows))
+    runs = drift_runs.runs(wanted)
+    with progress("Rounds", len(runs) * wanted.train.rounds) as bar:
+        run.each(runs, drift_runs.run, wanted, data, place, processes, bar.advance)
+    rows = drift_runs.rows(wanted, place)
+    drift_runs.write(rows, notes, place.folder)
+    return "drift", rows, drift.text(rows)

@@ -7,6 +7,7 @@ the plan's own, `training.ewc` (feddrm.method.consolidation), with privacy and w
 
 from __future__ import annotations
 
+import fnmatch
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -68,12 +69,9 @@ def mixed(federation: Federation, moved: float, stays: float, seed: int) -> Fede
 
 
 def holds(settings: Settings, federation: Federation, method: Method) -> bool:
-    """Whether silos share what consolidation is to hold: heads of their own it does not."""
-    try:
-        plan_of(settings, federation, method, None, consolidation=consolidation_of(settings, 1.0))
-    except InputError:
-        return False
-    return True
+    """Whether silos share a tensor that consolidation is to hold: heads of their own it does not."""
+    holdable = plan_of(settings, federation, method, None).holdable
+    return any(fnmatch.fnmatch(tensor.name, pattern) for tensor in holdable for pattern in settings.drift.tensors)
 
 
 def consolidation_of(settings: Settings, strength: float) -> Mapping[str, Any] | None:

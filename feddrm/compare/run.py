@@ -16,15 +16,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
 from feddrm.compare import cells
-from feddrm.compare.cells import Job
 from feddrm.compare.settings import Settings
 from feddrm.compare.store import Store
 from feddrm.contract.errors import InputError
+
+Advance = Callable[[int], None]
+_Work = TypeVar("_Work")
 
 _LOOK_SECONDS: Final = 0.5
 
@@ -34,8 +36,8 @@ def rounds(settings: Settings) -> int:
     return sum(settings.train.rounds for _ in cells.jobs(settings))
 
 
-def run(settings: Settings, folder: Path, store: Store, processes: int, advance: Callable[[int], None]) -> None:
-    """Run what is missing.
+def run(settings: Settings, folder: Path, store: Store, processes: int, advance: Advance) -> None:
+    """Run what is missing of a comparison's cells.
 
     Args:
         settings: of the comparison.
@@ -47,18 +49,34 @@ def run(settings: Settings, folder: Path, store: Store, processes: int, advance:
     Raises:
         InputError: the data cannot be read, no noise keeps within an epsilon, or a process was killed.
     """
-    todo = list(cells.jobs(settings))
+    each(list(cells.jobs(settings)), cells.run, settings, folder, store, processes, advance)
+
+
+def each(
+    todo: Sequence[_Work],
+    work: Callable[[_Work, Settings, Path, Store, Advance], None],
+    settings: Settings,
+    folder: Path,
+    store: Store,
+    processes: int,
+    advance: Advance,
+) -> None:
+    """Do all of some work of a comparison; `work` is a module's own function, that a process can find by its name.
+
+    Raises:
+        InputError: as in `run`.
+    """
     processes = min(processes, len(todo))
     if processes <= 1:
         torch.set_num_threads(1)
-        for job in todo:
-            cells.run(job, settings, folder, store, advance)
+        for one in todo:
+            work(one, settings, folder, store, advance)
         return
     context = multiprocessing.get_context("spawn")
     done: Any = context.Queue()
     arguments = (os.getpid(), done, store.folder, settings.model_dump_json(by_alias=True), folder)
     try:
-        _share(todo, processes, context, arguments, lambda: _drain(done, advance))
+        _share([(work, one) for one in todo], processes, context, arguments, lambda: _drain(done, advance))
     except BrokenProcessPool as error:
         raise InputError(
             "A process of the comparison was killed.",
@@ -68,10 +86,10 @@ def run(settings: Settings, folder: Path, store: Store, processes: int, advance:
 
 
 def _share(
-    todo: Sequence[Job], processes: int, context: Any, arguments: tuple[Any, ...], look: Callable[[], None]
+    todo: Sequence[tuple[Any, Any]], processes: int, context: Any, arguments: tuple[Any, ...], look: Callable[[], None]
 ) -> None:
     with ProcessPoolExecutor(processes, context, _begin, arguments) as pool:
-        futures: set[Future[None]] = {pool.submit(_work, job) for job in todo}
+        futures: set[Future[None]] = {pool.submit(_work, work, one) for work, one in todo}
         try:
             while futures:
                 finished, futures = wait(futures, _LOOK_SECONDS, FIRST_EXCEPTION)
@@ -86,7 +104,7 @@ def _share(
             raise
 
 
-def _drain(done: Any, advance: Callable[[int], None]) -> None:
+def _drain(done: Any, advance: Advance) -> None:
     while True:
         try:
             advance(done.get_nowait())
@@ -116,5 +134,5 @@ def _leave_with(parent: int) -> None:
     os._exit(1)
 
 
-def _work(job: Job) -> None:
-    cells.run(job, _settings, _folder, _store, _done.put)
+def _work(work: Any, one: Any) -> None:
+    work(one, _settings, _folder, _store, _done.put)

@@ -1,10 +1,10 @@
 """A comparison's directory: what is done is never done again, whatever ended the run before.
 
     DIR/settings.json       what is compared; another comparison needs another directory
-    DIR/rows/CELL.json      one finished cell each
+    DIR/rows/CELL.json      one finished cell each; drift-CELL-wSTRENGTH.json one drift
     DIR/states/RUN.npz      where an unfinished training stands; gone when its cells are done
     DIR/noise/TERMS.json    what the accountant found
-    DIR/rows.json, rows.csv, report.html
+    DIR/rows.json, rows.csv, report.html, drift.json, drift.csv
 
 Every file is either its old or its new self, so that a kill at any instant costs a few rounds at most.
 """
