@@ -1,6 +1,7 @@
 """A comparison's directory: what is done is never done again, whatever ended the run before.
 
     DIR/settings.json       what is compared; another comparison needs another directory
+    DIR/made-by.json        code, libraries and records that rows follow from; others need another directory, too
     DIR/rows/CELL.json      one finished cell each; drift-CELL-wSTRENGTH.json one drift
     DIR/states/RUN.npz      where an unfinished training stands; gone when its cells are done
     DIR/noise/TERMS.json    what the accountant found
@@ -22,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from feddrm.compare.budget import Noise, Terms
+from feddrm.compare.provenance import provenance
 from feddrm.compare.settings import Settings, document
 from feddrm.compare.training import State
 from feddrm.contract.errors import UsageError
@@ -29,6 +31,8 @@ from feddrm.contract.files import atomic_write, make_directory, read_bounded, re
 from privacy.events import DistributedDiscreteGaussian, LocalDiscreteGaussian, event_from_json
 
 MAXIMUM_STATE: Final = 2 << 30
+_HASH_LENGTH: Final = 64
+_ELSEWHERE: Final = "Name another directory with --dir."
 
 
 class Store:
@@ -39,21 +43,25 @@ class Store:
         settings: of the comparison.
 
     Raises:
-        UsageError: the directory holds another comparison.
-        InputError: it cannot be written.
+        UsageError: the directory holds another comparison, or rows of other code, libraries or records.
+        InputError: it cannot be written, or a user's own file not read.
     """
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder = folder
         for part in ("rows", "states", "noise"):
             make_directory(folder / part)
+        known, made_by = folder / "settings.json", folder / "made-by.json"
         text = json.dumps(document(settings), indent=1, sort_keys=True)
-        place = folder / "settings.json"
-        if not place.exists():
-            atomic_write(place, text.encode())
-        elif read_text(place) != text:
+        found = provenance(settings)
+        if not known.exists():
+            atomic_write(made_by, json.dumps(found, indent=1).encode())
+            atomic_write(known, text.encode())
+        elif read_text(known) != text:
+            raise UsageError(f"{folder} holds a comparison with other settings.", remedy=_ELSEWHERE)
+        elif others := _differing(json.loads(read_text(made_by)) if made_by.exists() else {}, found):
             raise UsageError(
-                f"{folder} holds a comparison with other settings.", remedy="Name another directory with --dir."
+                f"{folder} holds rows that do not compare with new ones: {'; '.join(others)}.", remedy=_ELSEWHERE
             )
 
     def row(self, cell: str) -> dict[str, Any] | None:
@@ -115,3 +123,14 @@ class Store:
 def name_of(facts: object) -> str:
     """A file name for what JSON can say: 24 hexadecimal digits of SHA-256."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _differing(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """What is not as it was, for people: hashes by what they are of alone."""
+    every = sorted(before.keys() | now.keys())
+    pairs = [(name, before.get(name, "unknown"), now.get(name, "unknown")) for name in every]
+    return [
+        f"other {name}" if len(new) == _HASH_LENGTH else f"{name} {old}, now {new}"
+        for name, old, new in pairs
+        if old != new
+    ]
