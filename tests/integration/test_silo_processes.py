@@ -3,67 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_federation import NAMES, plan_text, write_records
+from working_agents import PATIENCE, kill, leaves, reserved, unresolved, wait, working_agents
 
-from feddrm.contract.home import load_silo_home
-from feddrm.demo.federation import Federation, Hospital
-from feddrm.demo.processes import SILO, Processes
+from feddrm.demo.federation import Federation
+from feddrm.demo.processes import SILO
 from privacy.leaves import Abort, AbortReason, Commit, Release, Reserve
-from privacy.ledger import Ledger
-
-PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """Four agents in a job whose rounds take several seconds each."""
-    directory = tmp_path_factory.mktemp("training")
-    for name in NAMES:
-        write_records(directory / f"{name}.csv", name)
-    with Processes(directory / "logs") as processes:
-        hospitals = [Hospital(name, directory / f"{name}.csv", "person", 70, 50.0) for name in NAMES]
-        federation = Federation(directory, processes, "small", hospitals)
-        federation.found()
-        version = federation.enrol()
-        federation.start_coordinator()
-        for name in NAMES:
-            federation.start_silo(name)
-        plan = plan_text(version, rounds=3, noise_multiplier=200.0).replace("local_steps = 2", "local_steps = 1500")
-        federation.start_job(plan)
+    """Rounds take several seconds each."""
+
+    def long(plan: str) -> str:
+        return plan.replace("local_steps = 2", "local_steps = 1500")
+
+    with working_agents(tmp_path_factory.mktemp("training"), long, rounds=3) as (federation, _):
         yield federation
-
-
-def leaves(federation: Federation, name: str) -> list[object]:
-    """What a silo's ledger holds, read and verified beside its agent."""
-    home = load_silo_home(federation.home(name))
-    path = federation.home(name) / "state" / "ledger.db"
-    if not path.exists():
-        return []
-    ledger = Ledger.read(path, f"feddrm/small/{name}", home.keys.identity_public)
-    return [record.leaf for record in ledger.leaves()]
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def reserved(federation: Federation, name: str) -> list[int]:
-    return [leaf.round for leaf in leaves(federation, name) if isinstance(leaf, Reserve)]
-
-
-def unresolved(federation: Federation, name: str) -> bool:
-    found = leaves(federation, name)
-    return bool(found) and isinstance(found[-1], Reserve)
 
 
 def test_agents_killed_or_stopped_in_training_lose_nothing_and_the_job_goes_on(training: Federation) -> None:
@@ -74,9 +34,7 @@ def test_agents_killed_or_stopped_in_training_lose_nothing_and_the_job_goes_on(t
     # A second agent on the same directory is kept out while the first one trains.
     training.processes.run(SILO, "serve", training.home("north"), accept=(8,))
 
-    agent = training.silos["north"].process
-    os.kill(agent.pid, signal.SIGKILL)
-    agent.wait()
+    kill(training.silos["north"])
     found = leaves(training, "north")
     assert isinstance(found[-1], Reserve)
     assert found[-1].round == number
