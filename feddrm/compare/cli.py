@@ -98,7 +98,8 @@ def _cells(
         make_directory(figures)
         for name, picture in report.figures(wanted, rows).items():
             atomic_write(figures / name, picture.encode())
-    return "rows", rows, report.text(rows)
+    where = f"Every figure stands in {place.folder}: report.html, rows.csv, rows.json."
+    return "rows", rows, f"{report.text(rows)}\n\n{where}"
 
 
 def _drift(
@@ -111,4 +112,4 @@ def _drift(
         run.each(runs, drift_runs.run, wanted, data, place, processes, bar.advance)
     rows = drift_runs.rows(wanted, place)
     drift_runs.write(rows, notes, place.folder)
-    return "drift", rows, drift.text(rows)
+    return "drift", rows, f"{drift.text(rows)}\n\nEvery row stands in {place.folder}: drift.csv, drift.json."

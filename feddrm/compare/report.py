@@ -7,7 +7,7 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +49,15 @@ _TITLES: Final = {
     "random_silo": "random silo",
     "worst_silo": "worst silo",
 }
+# "asking all": the best of RIVALS.
+_IN_TEXT: Final = {
+    "system": "system",
+    "asked": "silos asked",
+    "routing": "routing",
+    "asking_all": "asking all",
+    "own_silo": "own silo",
+    "worst_silo": "worst silo",
+}
 # Of an SVG file's legend.
 _IN_ROW: Final = 4
 _LEGEND_WIDTH: Final = 145
@@ -85,12 +94,18 @@ def csv_text(found: Sequence[Row]) -> str:
 
 
 def text(found: Sequence[Row]) -> str:
-    """Medians over seeds, ranges in brackets."""
-    lines = []
-    for (silos, epsilon, method), members in _grouped(found):
-        cells_ = [_words(members, key) for key in _FIGURES]
-        lines.append([method, "inf" if epsilon is None else f"{epsilon:g}", silos, len(members), *cells_])
-    return table(["method", "epsilon", "silos", "seeds", *_TITLES.values()], lines)
+    """What a terminal has room for, a table for each federation: medians over seeds, ranges in brackets."""
+    blocks = []
+    for (silos, epsilon), members in _groups(found, lambda row: (row["silos"], row["epsilon"])):
+        privacy = "no privacy" if epsilon is None else f"epsilon {epsilon:g}"
+        seeds = len({row["seed"] for row in members})
+        lines = []
+        for method, rows_ in _groups(members, lambda row: row["method"]):
+            own = [{**row, "asking_all": max(row[key] for key in RIVALS)} for row in rows_]
+            lines.append([method, *(_words(own, key).replace("0.", ".") for key in _IN_TEXT)])
+        title = f"{silos} silos, {privacy}, {seeds} seed{'' if seeds == 1 else 's'}"
+        blocks.append(f"{title}\n\n{table(['method', *_IN_TEXT.values()], lines)}")
+    return "\n\n".join(blocks)
 
 
 def page(settings: Settings, found: Sequence[Row], notes: Sequence[str]) -> str:
@@ -194,10 +209,6 @@ def _words(members: Sequence[Row], key: str) -> str:
 def _cost(members: Sequence[Row]) -> str:
     megabytes = statistics.median(row["bytes"] for row in members) / 1e6
     return f"{megabytes:.1f} MB, {statistics.median(row['steps'] for row in members):.0f} steps"
-
-
-def _grouped(found: Sequence[Row]) -> Iterable[tuple[tuple[int, float | None, str], list[Row]]]:
-    return _groups(found, lambda row: (row["silos"], row["epsilon"], row["method"]))
 
 
 def _groups(found: Sequence[Row], key: Callable[[Row], Any]) -> list[tuple[Any, list[Row]]]:

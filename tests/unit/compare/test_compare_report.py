@@ -74,11 +74,21 @@ def tags(page: str) -> list[tuple[str, dict[str, str | None]]]:
 
 
 def test_medians_and_ranges_stand_in_the_table() -> None:
-    text = report.text(ROWS)
-    assert "0.710 (0.700-0.720)" in text
-    assert text.count("\n") == 5
-    assert re.search(r"feddrm +inf +6 +3 ", text)
-    assert re.search(r"fedavgft +3 +6 +3 +0.610 \(0.600-0.620\) +1.20 +- +- ", text)
+    blocks = report.text([*ROWS, row("feddrm", None, 0, 1.0, silos=20)]).split("\n\n")
+    assert blocks[::2] == [
+        "6 silos, no privacy, 3 seeds",
+        "6 silos, epsilon 3, 3 seeds",
+        "20 silos, no privacy, 1 seed",
+    ]
+    assert re.search(r"feddrm +\.710 \(\.700-\.720\) +1\.20 +\.250 +\.500 +\.500 +\.500", blocks[1])
+    assert re.search(r"fedavgft +\.610 \(\.600-\.620\) +1\.20 +- ", blocks[3])
+    assert re.search(r"feddrm +1\.000 ", blocks[5])
+    assert max(map(len, "\n".join(blocks).splitlines())) < 100
+
+
+def test_asking_all_is_the_best_way_to_ask_all_of_each_seed() -> None:
+    rows = [{**row("fedavgft", None, seed, 0.6), key: 0.7 + seed / 100} for seed, key in enumerate(report.RIVALS)]
+    assert ".710 (.700-.720)" in report.text(rows)
 
 
 def test_csv_has_a_line_a_row_and_says_inf() -> None:
