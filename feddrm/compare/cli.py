@@ -28,7 +28,9 @@ def compare(
             help="What to compare: cifar10-paper, heart, mnist-dp, mnist-scale, rand, or a TOML file.",
         ),
     ],
-    data: Annotated[Path, typer.Option("--data", help="Folder of the public data sets.")] = Path("../shared/data"),
+    data: Annotated[
+        Path, typer.Option("--data", envvar="FEDDRM_DATA", help="Folder of the public data sets; rand needs none.")
+    ] = Path("../shared/data"),
     directory: Annotated[
         Path | None,
         typer.Option("--dir", help="Where results go; run again, it goes on there. Default: feddrm-compare-NAME here."),

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from feddrm.compare import shifts, splits
+from feddrm.compare import public, shifts, splits
 from feddrm.compare.settings import Data
 from feddrm.contract.errors import InputError, MissingExtraError
 from feddrm.contract.files import file_error
@@ -22,8 +22,6 @@ Numbers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 FIXED_SILOS: Final = 8
-_FOLDERS: Final = {"mnist": "mnist", "cifar10": "cifar10"}
-_SPLIT: Final = "split_dirichlet03_seed2025.npz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +61,16 @@ def images(settings: Data, silos: int, folder: Path) -> Federation:
     Args:
         settings: of the data.
         silos: K, for splits that are drawn.
-        folder: holds mnist/ and cifar10/.
+        folder: of the public data sets (feddrm.compare.public).
 
     Raises:
         InputError: a file is missing or the records do not suffice.
         MissingExtraError: CIFAR-10 needs Pillow, which is not installed.
     """
-    place = folder / _FOLDERS[settings.source]
-    pixels, labels = mnist(place) if settings.source == "mnist" else cifar10(place)
+    public.require(settings, folder)
+    pixels, labels = mnist(folder) if settings.source == "mnist" else cifar10(folder)
     if settings.split == "fixed":
-        split = _load(place / _SPLIT)
+        split = _load(folder / (public.MNIST_SPLIT if settings.source == "mnist" else public.CIFAR10_SPLIT).name)
         rows, owners, training = split["src"].astype(np.int64), split["client"].astype(np.int64), split["train"]
         pixels, labels = pixels[rows], labels[rows]
     generator = np.random.default_rng([settings.split_seed, silos])
@@ -144,9 +142,9 @@ def mnist(folder: Path) -> tuple[Bytes, Numbers]:
     """uint8[70000, 28, 28] and int64[70000]: training images, then test images.
 
     Raises:
-        InputError: folder/mnist.npz cannot be read.
+        InputError: the file cannot be read.
     """
-    arrays = _load(folder / "mnist.npz")
+    arrays = _load(folder / public.MNIST.name)
     labels = np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(np.int64)
     return np.concatenate([arrays["x_train"], arrays["x_test"]]), labels
 
@@ -155,14 +153,14 @@ def cifar10(folder: Path) -> tuple[Bytes, Numbers]:
     """uint8[60000, 32, 32, 3] and int64[60000]: training images, then test images.
 
     Raises:
-        InputError: folder/cifar10_jpegblob.npz cannot be read.
+        InputError: the file cannot be read.
         MissingExtraError: Pillow is not installed.
     """
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
         raise MissingExtraError("feddrm compare with CIFAR-10", "compare", "PIL") from error
-    arrays = _load(folder / "cifar10_jpegblob.npz")
+    arrays = _load(folder / public.CIFAR10.name)
     blob, offsets = arrays["blob"].tobytes(), arrays["offsets"]
     order = np.argsort(arrays["is_test"], kind="stable")
     decoded = np.empty((len(order), 32, 32, 3), dtype=np.uint8)

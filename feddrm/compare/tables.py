@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from feddrm.compare import splits
+from feddrm.compare import public, splits
 from feddrm.compare.data import Federation, public_size
 from feddrm.compare.settings import Data
 from feddrm.contract.errors import InputError
@@ -23,7 +23,6 @@ from feddrm.contract.files import read_text
 from feddrm.contract.schema import Schema
 from feddrm.features import Dataset, Table, encode, read_table, training_data
 
-HOSPITALS: Final = ("cleveland", "hungarian", "switzerland", "va")
 HEART_COLUMNS: Final = (
     *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal"),
     "num",
@@ -35,7 +34,7 @@ def natural(settings: Data, folder: Path, seed: int) -> Federation:
 
     Args:
         settings: of the data.
-        folder: holds heart_uci/.
+        folder: of the public data sets (feddrm.compare.public).
         seed: of what is held out.
 
     Raises:
@@ -44,8 +43,9 @@ def natural(settings: Data, folder: Path, seed: int) -> Federation:
     if settings.files is not None:
         silos = {name: training_data(path, settings.files.schema_) for name, path in settings.files.silos.items()}
         return _divide(silos, settings.files.schema_, settings.files.held_out, seed, private=True)
+    public.require(settings, folder)
     schema = schema_of(settings.source)
-    silos = rand(schema) if settings.source == "rand" else heart(folder / "heart_uci", schema)
+    silos = rand(schema) if settings.source == "rand" else heart(folder, schema)
     return _divide(silos, schema, 1.0 - settings.training_share, seed)
 
 
@@ -70,8 +70,8 @@ def heart(folder: Path, schema: Schema) -> dict[str, Dataset]:
         InputError: a file is missing or has other columns.
     """
     silos = {}
-    for hospital in HOSPITALS:
-        path = folder / f"processed.{hospital}.data"
+    for hospital, file in public.HEART.items():
+        path = folder / file.name
         # 1.0 and 1 are one category; the files mix both.
         rows = [[cell.removesuffix(".0") for cell in line.split(",")] for line in read_text(path).split()]
         if any(len(row) != len(HEART_COLUMNS) for row in rows):
