@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from transport_hello_server import SECRET, SUM
-from transport_world import HASH, OPERATOR_STUB, QUERY_STUB, RETINA, SILO, SILO_STUB, greeting, ready
+from transport_world import HASH, OPERATOR_STUB, QUERY_STUB, RETINA, SILO, SILO_STUB, ready
 
 from feddrm.contract import codec, codec_operator
 from feddrm.contract import messages as m
@@ -30,17 +30,6 @@ from feddrm.contract.errors import (
 from feddrm.contract.identity import Role
 from feddrm.transport.client import BusyError, error_of, make_sync_channel, translated
 from feddrm.transport.recorder import read_recording
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("coordinator")
-
-
-@pytest.fixture(scope="module")
-def address(directory: Path) -> Iterator[Address]:
-    with greeting(directory) as address:
-        yield address
 
 
 def test_a_stream_upload_and_fetch(address: Address) -> None:

@@ -23,7 +23,6 @@ from transport_world import (
     ROOT,
     SILO,
     SILO_STUB,
-    greeting,
     hello,
     raw_channel,
     ready,
@@ -42,17 +41,6 @@ from feddrm.contract.errors import (
 )
 from feddrm.contract.identity import Credentials, Role
 from feddrm.transport.client import make_sync_channel, probe_tls, translated
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("coordinator")
-
-
-@pytest.fixture(scope="module")
-def address(directory: Path) -> Iterator[Address]:
-    with greeting(directory) as address:
-        yield address
 
 
 def test_two_processes_greet(address: Address) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from transport_world import RETINA, SILO, greeting, hello, start
+from transport_world import RETINA, SILO, hello, start
 
 from feddrm.contract.authority import Address
 from feddrm.contract.errors import (
@@ -17,12 +16,6 @@ from feddrm.contract.errors import (
 )
 from feddrm.contract.identity import Role
 from feddrm.transport.client import make_sync_channel
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
-    with greeting(tmp_path_factory.mktemp("coordinator")) as address:
-        yield address
 
 
 def test_loopback_ignores_a_proxy(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import log_ndtr
+from privacy_cases import exact_gaussian
 
 from privacy import accounting
 from privacy.accounting import (
@@ -61,16 +61,6 @@ def test_a_gaussian_without_sampling_has_its_exact_epsilon() -> None:
 
     assert delta_of(result.pld, math.sqrt(100) / 10) <= 1e-5
     assert delta_of(result.pld - 1e-3, math.sqrt(100) / 10) > 1e-5
-
-
-def exact_gaussian(mu: float, delta: float) -> float:
-    """Epsilon of one Gaussian release of sensitivity mu sigma at `delta`: Balle and Wang 2018, theorem 8, solved."""
-    low, high = 0.0, 200.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        first, second = log_ndtr(mu / 2 - middle / mu), middle + log_ndtr(-mu / 2 - middle / mu)
-        low, high = (middle, high) if math.exp(first) - math.exp(second) > delta else (low, middle)
-    return low
 
 
 @pytest.mark.parametrize("delta", [MINIMUM_DELTA, 1e-6, 1e-5])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import log_ndtr
+from privacy_cases import exact_gaussian
 
 from privacy.accounting import DISCRETISATION, OVER_EVERY_CAP, PLD_LIMIT, claim, epsilon, epsilon_alone
 from privacy.canonical import canonical_json, parse_canonical
@@ -145,16 +145,6 @@ def test_steps_are_summed_per_kind_and_kinds_are_kept_apart() -> None:
 
 
 # What they cost.
-
-
-def exact_gaussian(mu: float, delta: float) -> float:
-    """Epsilon of one Gaussian release of sensitivity mu sigma: Balle and Wang 2018, theorem 8, solved."""
-    low, high = 0.0, 200.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        first, second = log_ndtr(mu / 2 - middle / mu), middle + log_ndtr(-mu / 2 - middle / mu)
-        low, high = (middle, high) if math.exp(first) - math.exp(second) > delta else (low, middle)
-    return low
 
 
 @settings(max_examples=10)
