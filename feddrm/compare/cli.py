@@ -107,11 +107,11 @@ def _cells(
 def _drift(
     wanted: Settings, data: Path, place: Store, processes: int, notes: Sequence[str], _: Path | None
 ) -> tuple[str, list[dict[str, Any]], str]:
-    from feddrm.compare import drift, drift_runs, run
+    from feddrm.compare import drift_runs, run
 
     runs = drift_runs.runs(wanted)
     with progress("Rounds", len(runs) * wanted.train.rounds) as bar:
         run.each(runs, drift_runs.run, wanted, data, place, processes, bar.advance)
     rows = drift_runs.rows(wanted, place)
     drift_runs.write(rows, notes, place.folder)
-    return "drift", rows, f"{drift.text(rows)}\n\nEvery row stands in {place.folder}: drift.csv, drift.json."
+    return "drift", rows, f"{drift_runs.text(rows)}\n\nEvery row stands in {place.folder}: drift.csv, drift.json."

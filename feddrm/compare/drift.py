@@ -8,16 +8,14 @@ the plan's own, `training.ewc` (feddrm.method.consolidation), with privacy and w
 from __future__ import annotations
 
 import fnmatch
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from feddrm.cli import table
 from feddrm.compare.budget import Noise
 from feddrm.compare.data import Federation, public_size
 from feddrm.compare.judging import answers_of
@@ -28,8 +26,6 @@ from feddrm.compare.settings import Settings
 from feddrm.compare.tables import part, targets_of
 from feddrm.compare.training import State, Training
 from feddrm.contract.errors import InputError
-
-_FIGURES: Final = ("knew", "forgotten", "learnt")
 
 
 def halves(federation: Federation) -> tuple[Federation, Federation]:
@@ -120,11 +116,6 @@ def run(
     kept, learnt = _own(training, first, state), _own(training, second, state)
     return [
         {
-            "method": method.name,
-            "epsilon": None if noise is None else round(noise.epsilon, 4),
-            "change": settings.drift.change,
-            "ewc": strength,
-            "seed": seed,
             "silo": name,
             "knew": round(before, 4),
             "forgotten": round(before - after, 4),
@@ -163,18 +154,3 @@ def _of(federation: Federation, classes: range) -> Federation:
 
 def _rows(targets: npt.NDArray[np.int64], classes: range) -> Any:
     return np.flatnonzero(np.isin(targets, classes))
-
-
-def text(rows: Sequence[dict[str, Any]]) -> str:
-    """Medians over seeds, a line for each method, strength and silo, and their mean over silos."""
-    groups: dict[tuple[str, str, float, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        kind = (row["method"], "inf" if row["epsilon"] is None else f"{row['epsilon']:.3g}", row["ewc"])
-        groups.setdefault((*kind, row["silo"]), []).append(row)
-        groups.setdefault((*kind, "all"), []).append(row)
-    lines = []
-    for (method, epsilon, strength, silo), members in groups.items():
-        middle = statistics.mean if silo == "all" else statistics.median
-        figures = (f"{middle(row[key] for row in members):.3f}" for key in _FIGURES)
-        lines.append([method, epsilon, strength, silo, *figures])
-    return table(["method", "epsilon", "ewc", "silo", *_FIGURES], lines)

@@ -6,16 +6,20 @@ import csv
 import io
 import itertools
 import json
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from feddrm.cli import table
 from feddrm.compare import cells, drift
 from feddrm.compare.cells import Cell
 from feddrm.compare.settings import Settings
 from feddrm.compare.store import Store
 from feddrm.contract.files import atomic_write
+
+_EVERY: Final = "mean of all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,17 @@ def run(wanted: DriftRun, settings: Settings, folder: Path, store: Store, advanc
         federation = cells.federation_of(settings, folder, cell.silos, cell.seed)
         if not wanted.strength or drift.holds(settings, federation, cell.row):
             noise = cells.noise_of(settings, federation, cell, store)
-            found = drift.run(settings, federation, cell.row, noise, wanted.strength, cell.seed)
+            terms = {
+                "method": cell.method,
+                "epsilon": None if noise is None else cell.epsilon,
+                "silos": len(federation.silos),
+                "change": settings.drift.change,
+                "ewc": wanted.strength,
+                "seed": cell.seed,
+                "epsilon_spent": None if noise is None else round(noise.epsilon, 4),
+            }
+            figures = drift.run(settings, federation, cell.row, noise, wanted.strength, cell.seed)
+            found = [{**terms, **figure} for figure in figures]
         store.keep_row(wanted.name, {"silos": found})
     advance(settings.train.rounds)
 
@@ -77,3 +91,36 @@ def write(found: Sequence[dict[str, Any]], notes: Sequence[str], folder: Path) -
     writer.writeheader()
     writer.writerows({**row, "epsilon": "inf" if row["epsilon"] is None else row["epsilon"]} for row in found)
     atomic_write(folder / "drift.csv", buffer.getvalue().encode())
+
+
+def text(found: Sequence[dict[str, Any]]) -> str:
+    """A table for each method and federation: medians over seeds of every silo without and with consolidation; last,
+    the mean over silos and seeds."""
+    blocks = []
+    for (method, silos, epsilon), members in _groups(found, "method", "silos", "epsilon"):
+        privacy = "no privacy" if epsilon is None else f"epsilon {epsilon:g}"
+        strengths = sorted({row["ewc"] for row in members})
+        headers = ["silo", "knew"]
+        for key in ("forgotten", "learnt"):
+            headers += [f"{key}, ewc {strength:g}" if strength else key for strength in strengths]
+        lines = [[silo, *_figures(own, strengths, statistics.median)] for (silo,), own in _groups(members, "silo")]
+        lines.append([_EVERY, *_figures(members, strengths, statistics.mean)])
+        blocks.append(f"{method}, {silos} silos, {privacy}\n\n{table(headers, lines)}")
+    return "\n\n".join(blocks)
+
+
+def _figures(
+    members: Sequence[dict[str, Any]], strengths: Sequence[float], middle: Callable[[list[float]], float]
+) -> list[str]:
+    def of(key: str, strength: float) -> str:
+        return f"{middle([row[key] for row in members if row['ewc'] == strength]):.3f}"
+
+    # Before the change nothing is held: what was known is the same at every strength.
+    return [of("knew", strengths[0]), *(of(key, each) for key in ("forgotten", "learnt") for each in strengths)]
+
+
+def _groups(found: Sequence[dict[str, Any]], *keys: str) -> list[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in found:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return list(groups.items())

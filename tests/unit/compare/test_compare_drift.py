@@ -30,7 +30,6 @@ def test_halves_have_each_class_once() -> None:
 def test_other_labels_make_silos_forget() -> None:
     rows = drift.run(WANTED, FEDERATION, METHODS["fedavg"], None, 0.0, 0)
     assert np.mean([row["forgotten"] for row in rows]) > 0.5
-    assert {row["epsilon"] for row in rows} == {None}
 
 
 def test_a_gradual_change_moves_the_same_records_by_equal_steps() -> None:
@@ -78,7 +77,6 @@ def test_a_row_a_silo_and_the_same_ones_again() -> None:
     rows = drift.run(WANTED, FEDERATION, METHODS["feddrm"], None, 0.1, 0)
     assert [row["silo"] for row in rows] == list(FEDERATION.names)
     assert rows == drift.run(WANTED, FEDERATION, METHODS["feddrm"], None, 0.1, 0)
-    assert drift.text(rows).count("\n") == 1 + len(rows) + 1
 
 
 def test_a_silo_without_half_of_the_classes_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -67,8 +68,8 @@ def test_the_noise_of_a_drift_is_what_a_comparison_found(tmp_path: Path) -> None
     store = Store(tmp_path, wanted)
     for one in drift_runs.runs(wanted):
         drift_runs.run(one, wanted, NOWHERE, store, lambda _: None)
-    found = {row["epsilon"] for row in drift_runs.rows(wanted, store)} - {None}
-    assert sorted(found) == [pytest.approx(3.0, abs=0.05)]
+    found = {(row["epsilon"], row["epsilon_spent"]) for row in drift_runs.rows(wanted, store)} - {(None, None)}
+    assert sorted(found) == [(3.0, pytest.approx(3.0, abs=0.05))]
     assert len(list((tmp_path / "noise").iterdir())) == 1
 
 
@@ -92,6 +93,25 @@ def test_the_command_prints_what_it_writes_by_two_processes_as_by_one(tmp_path: 
         assert {row["epsilon"] for row in table} == {"inf"}
     assert printed[0] == printed[1]
     assert {row["ewc"] for row in printed[0]} == {0.0, 0.5}
+
+
+def test_the_table_has_both_strengths_side_by_side_and_the_mean_of_all_silos_last() -> None:
+    common = {"method": "fedavg", "silos": 2, "epsilon": 3.0}
+    rows = [
+        {**common, "ewc": ewc, "seed": seed, "silo": silo, "knew": 0.9, "forgotten": lost, "learnt": 0.5}
+        for ewc, losses in ((0.0, (0.6, 0.7, 0.2)), (0.5, (0.3, 0.1, 0.2)))
+        for seed, lost in enumerate(losses)
+        for silo in ("a", "b")
+    ]
+    rows.append({**rows[0], "method": "feddrm", "epsilon": None})
+    title, table, other, alone = drift_runs.text(rows).split("\n\n")
+    assert title == "fedavg, 2 silos, epsilon 3"
+    lines = [re.split(r" {2,}", line) for line in table.splitlines()]
+    assert lines[0] == ["silo", "knew", "forgotten", "forgotten, ewc 0.5", "learnt", "learnt, ewc 0.5"]
+    assert lines[2] == ["a", "0.900", "0.600", "0.200", "0.500", "0.500"]
+    assert lines[4] == ["mean of all", "0.900", "0.500", "0.200", "0.500", "0.500"]
+    assert other == "feddrm, 2 silos, no privacy"
+    assert alone.splitlines()[0].split() == ["silo", "knew", "forgotten", "learnt"]
 
 
 def test_a_drift_has_no_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
