@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 TESTS = Path(__file__).resolve().parents[1]
-for folder in ("unit/secagg", "unit/aggregator", "unit/privacy"):
+for folder in (".", "unit/secagg", "unit/aggregator", "unit/privacy"):
     sys.path.append(str(TESTS / folder))
 
 from coordinator_harness import Identities, make_plan  # noqa: E402

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2]))
+sys.path.append(str(Path(__file__).parents[1]))
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "aggregator"))
 
 import coordinator_harness as harness

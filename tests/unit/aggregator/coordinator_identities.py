@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from small_plan import plan_document
 
 from feddrm.contract.identity import MemberKeys, sign_sealing_key
 from feddrm.contract.plan import Plan
@@ -32,44 +33,17 @@ def entropy_of(*context: object) -> Callable[[int], bytes]:
 
 
 def make_plan(silos: Iterable[str], **changes: Any) -> Plan:
-    names = tuple(silos)
-    document: dict[str, Any] = {
-        "federation": "retina",
-        "name": "first",
-        "roster_version": 1,
-        "silos": names,
-        "schema": {
-            "patient": "id",
-            "target": {"kind": "threshold", "column": "y", "operator": ">", "value": 0.0, "labels": ("no", "yes")},
-            "columns": ({"kind": "numeric", "name": "age", "lower": 0.0, "upper": 100.0},),
-        },
-        "model": {"kind": "mlp", "hidden": (3,)},
-        "training": {
-            "rounds": 2,
-            "local_steps": 1,
-            "sampling_rate": 0.1,
-            "clip_norm": 1.0,
-            "noise_multiplier": 1.0,
-            "target_weight": 0.5,
-            "learning_rate": 0.1,
-        },
-        "privacy": {"delta": 1e-5},
-        "secure_aggregation": {
-            "threshold": 4,
-            "minimum_cohort": 3,
-            "colluders": 1,
-            "clip": 1.0,
-            "fraction_bits": 20,
-        },
+    own: dict[str, Any] = {
+        "schema__columns": [{"kind": "numeric", "name": "age", "lower": 0.0, "upper": 100.0}],
+        "model__hidden": [3],
+        "training__rounds": 2,
+        "training__local_steps": 1,
+        "training__sampling_rate": 0.1,
+        "training__noise_multiplier": 1.0,
+        "secure_aggregation__threshold": 4,
         "deadlines": {"gather_seconds": 10.0, "train_seconds": 100.0, "step_seconds": 20.0},
     }
-    for key, value in changes.items():
-        outer, _, inner = key.partition("__")
-        if inner:
-            document[outer] = {**document[outer], inner: value}
-        else:
-            document[outer] = value
-    return Plan.model_validate(document)
+    return Plan.model_validate(plan_document(silos, **(own | changes)))
 
 
 @dataclass

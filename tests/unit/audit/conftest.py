@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from audit_tools import NOW, SILOS, Run, make_roster
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from small_plan import plan_document
 
 from feddrm.audit.cli import app
 from feddrm.cli import invoke
@@ -100,38 +101,8 @@ class Paper:
 
 
 def make_plan(**training: object) -> Plan:
-    return Plan.model_validate(
-        {
-            "federation": "retina",
-            "name": "first",
-            "roster_version": 2,
-            "silos": SILOS,
-            "schema": {
-                "patient": "id",
-                "target": {"kind": "threshold", "column": "y", "operator": ">", "value": 0, "labels": ["no", "yes"]},
-                "columns": [{"kind": "numeric", "name": "x", "lower": 0, "upper": 1}],
-            },
-            "model": {"kind": "mlp", "hidden": [4]},
-            "training": {
-                "rounds": 3,
-                "local_steps": 5,
-                "sampling_rate": 0.04,
-                "clip_norm": 1.0,
-                "noise_multiplier": 1.5,
-                "target_weight": 0.5,
-                "learning_rate": 0.1,
-                **training,
-            },
-            "privacy": {"delta": 1e-5},
-            "secure_aggregation": {
-                "threshold": 3,
-                "minimum_cohort": 3,
-                "colluders": 1,
-                "clip": 1.0,
-                "fraction_bits": 20,
-            },
-        }
-    )
+    changes = {f"training__{name}": value for name, value in training.items()}
+    return Plan.model_validate(plan_document(SILOS, roster_version=2, **changes))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from small_plan import plan_document
 
 from aggregator.founding import found_federation
 from aggregator.homes import OperatorHome, load_operator_home
@@ -68,34 +69,5 @@ def federation(found) -> Federation:
 
 @pytest.fixture
 def plan() -> Plan:
-    return Plan.model_validate(
-        {
-            "federation": "retina",
-            "name": "first",
-            "roster_version": 2,
-            "silos": ["a", "b", "c", "d"],
-            "schema": {
-                "patient": "id",
-                "target": {"kind": "threshold", "column": "y", "operator": ">", "value": 0, "labels": ["no", "yes"]},
-                "columns": [{"kind": "numeric", "name": "x", "lower": 0, "upper": 1}],
-            },
-            "model": {"kind": "mlp", "hidden": [4]},
-            "training": {
-                "rounds": 10,
-                "local_steps": 5,
-                "sampling_rate": 0.02,
-                "clip_norm": 1.0,
-                "noise_multiplier": 1.1,
-                "target_weight": 0.5,
-                "learning_rate": 0.1,
-            },
-            "privacy": {"delta": 1e-5},
-            "secure_aggregation": {
-                "threshold": 3,
-                "minimum_cohort": 3,
-                "colluders": 1,
-                "clip": 1.0,
-                "fraction_bits": 20,
-            },
-        }
-    )
+    figures = {"training__rounds": 10, "training__sampling_rate": 0.02, "training__noise_multiplier": 1.1}
+    return Plan.model_validate(plan_document(("a", "b", "c", "d"), roster_version=2, **figures))

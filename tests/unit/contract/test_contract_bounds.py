@@ -7,37 +7,21 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from small_plan import plan_document
 
 from feddrm.contract.plan import Plan
 from feddrm.contract.policy import Policy
 from privacy.leaves import Caps
 
-PLAN: dict[str, Any] = {
-    "federation": "retina",
-    "name": "job",
-    "roster_version": 1,
-    "silos": ["a", "b", "c"],
-    "schema": {
-        "patient": "id",
-        "target": {"kind": "threshold", "column": "y", "operator": ">", "value": 0, "labels": ["no", "yes"]},
-        "columns": [
-            {"kind": "numeric", "name": "x", "lower": 0, "upper": 1},
-            {"kind": "binned", "name": "z", "edges": [0, 1]},
-        ],
-    },
-    "model": {"kind": "mlp", "hidden": [4, 3]},
-    "training": {
-        "rounds": 3,
-        "local_steps": 5,
-        "sampling_rate": 0.04,
-        "clip_norm": 1.0,
-        "noise_multiplier": 1.5,
-        "target_weight": 0.5,
-        "learning_rate": 0.1,
-    },
-    "privacy": {"delta": 1e-8},
-    "secure_aggregation": {"threshold": 3, "minimum_cohort": 3, "colluders": 1, "clip": 1.0, "fraction_bits": 20},
-}
+PLAN = plan_document(
+    ("a", "b", "c"),
+    schema__columns=[
+        {"kind": "numeric", "name": "x", "lower": 0, "upper": 1},
+        {"kind": "binned", "name": "z", "edges": [0, 1]},
+    ],
+    model__hidden=[4, 3],
+    privacy__delta=1e-8,
+)
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:

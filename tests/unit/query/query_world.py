@@ -14,6 +14,7 @@ import numpy as np
 import safetensors.numpy
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from small_plan import plan_document
 
 from feddrm.contract import query_messages as q
 from feddrm.contract.authority import Address, certificate_hash, create_authority, issue, pem
@@ -45,39 +46,20 @@ def now() -> int:
 
 
 def a_plan(**changes: Any) -> Plan:
-    document: dict[str, Any] = {
-        "federation": "retina",
-        "name": "first",
-        "roster_version": 1,
-        "silos": NAMES,
-        "schema": {
-            "patient": "id",
-            "columns": [
-                {"kind": "numeric", "name": "age", "lower": 0.0, "upper": 100.0},
-                {"kind": "categorical", "name": "sex", "categories": ["f", "m"]},
-            ],
-            "target": {"kind": "threshold", "column": "y", "operator": ">", "value": 0.0, "labels": list(LABELS)},
-        },
-        "model": {"kind": "mlp", "hidden": [7]},
-        "training": {
-            "rounds": 2,
-            "local_steps": 1,
-            "sampling_rate": 0.1,
-            "clip_norm": 1.0,
-            "noise_multiplier": 1.0,
-            "target_weight": 0.5,
-            "learning_rate": 0.1,
-        },
-        "privacy": {"delta": 1e-5},
-        "secure_aggregation": {
-            "threshold": 3,
-            "minimum_cohort": 3,
-            "colluders": 1,
-            "clip": 1.0,
-            "fraction_bits": 16,
-        },
+    own: dict[str, Any] = {
+        "schema__columns": [
+            {"kind": "numeric", "name": "age", "lower": 0.0, "upper": 100.0},
+            {"kind": "categorical", "name": "sex", "categories": ["f", "m"]},
+        ],
+        "schema__target": {"kind": "threshold", "column": "y", "operator": ">", "value": 0.0, "labels": list(LABELS)},
+        "model__hidden": [7],
+        "training__rounds": 2,
+        "training__local_steps": 1,
+        "training__sampling_rate": 0.1,
+        "training__noise_multiplier": 1.0,
+        "secure_aggregation__fraction_bits": 16,
     }
-    return Plan.model_validate(document | changes)
+    return Plan.model_validate(plan_document(NAMES, **(own | changes)))
 
 
 def a_member(name: str, role: Literal["silo", "querier"], keys: MemberKeys, certificate: bytes) -> Member:

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+import small_plan
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feddrm.contract.identity import MemberKeys, sign_sealing_key
@@ -33,31 +34,15 @@ def plan_document(**changes: object) -> dict[str, Any]:
     """A small plan of four silos; keyword arguments replace keys of its training section, or are sections."""
     names = ("routing_fit", "personal_head", "evaluation", "model", "own_targets")
     sections = {name: changes.pop(name) for name in names if name in changes}
-    return {
-        "federation": FEDERATION,
-        "name": "first",
-        "roster_version": 1,
-        "silos": list(NAMES),
-        "schema": {
-            "patient": "id",
-            "target": {"kind": "threshold", "column": "y", "operator": ">", "value": 0.0, "labels": ["no", "yes"]},
-            "columns": [{"kind": "numeric", "name": "a", "lower": 0.0, "upper": 1.0}],
-        },
-        "model": {"kind": "mlp", "hidden": [3]},
-        "training": {
-            "rounds": 4,
-            "local_steps": 2,
-            "sampling_rate": 0.1,
-            "clip_norm": 1.0,
-            "noise_multiplier": 4.0,
-            "target_weight": 0.5,
-            "learning_rate": 0.1,
-            **changes,
-        },
-        "privacy": {"delta": 1e-5},
-        "secure_aggregation": {"threshold": 3, "minimum_cohort": 3, "colluders": 1, "clip": 1.0, "fraction_bits": 20},
+    training = {"rounds": 4, "local_steps": 2, "sampling_rate": 0.1, "noise_multiplier": 4.0} | changes
+    return small_plan.plan_document(
+        NAMES,
+        federation=FEDERATION,
+        schema__columns=[{"kind": "numeric", "name": "a", "lower": 0.0, "upper": 1.0}],
+        model__hidden=[3],
+        **{f"training__{name}": value for name, value in training.items()},
         **sections,
-    }
+    )
 
 
 @dataclass
