@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from bench.fit_data import Federation, targets_of
+from bench.fit_data import Federation
 from feddrm.contract.stages import LONGEST_RESIDUAL, DiscreteEvent, fit_sensitivity, noise_event
 from feddrm.method.evaluation import choose
 from feddrm.method.routing import Router
@@ -127,7 +127,9 @@ def run_fit(case: Case, fit: Fit, noise: Noise) -> Fitted:
     )
     source = DiscreteGaussianSource(np.random.default_rng([case.seed, 2]).bytes)
     phi = [patient_phi(rows, silo.patients) for rows, silo in zip(case.embeddings, case.data.silos, strict=True)]
-    labels = [patient_labels(targets_of(silo), silo.patients, classes) if classes else None for silo in case.data.silos]
+    labels = [
+        patient_labels(silo.known_targets(), silo.patients, classes) if classes else None for silo in case.data.silos
+    ]
     state = initial_state(terms)
     for _ in range(fit.sums):
         total = np.zeros(terms.words, dtype=np.int64)

@@ -96,13 +96,13 @@ def heart(folder: Path, seed: int, indicators: bool) -> Federation:
         data = encode(Table(hospital, columns, list(range(1, len(rows) + 1))), schema)
         order = generator.permutation(len(data))
         cut = round(0.3 * len(data))
-        held.append(part(data, np.sort(order[:cut])))
-        silos.append(part(data, np.sort(order[cut:])))
+        held.append(data.part(np.sort(order[:cut])))
+        silos.append(data.part(np.sort(order[cut:])))
     return Federation(
         "heart" if indicators else "heart without indicators",
         tuple(silos),
         np.concatenate([data.features for data in held]),
-        np.concatenate([targets_of(data) for data in held]),
+        np.concatenate([data.known_targets() for data in held]),
         np.concatenate([np.full(len(data), k) for k, data in enumerate(held)]),
         tuple(fit.public_sizes[hospital] for hospital in prepare["HOSPITALS"]),
         schema,
@@ -118,24 +118,12 @@ def choosing(data: Federation, seed: int) -> Federation:
         patients = sorted(set(silo.patients))
         back = {patients[place] for place in generator.permutation(len(patients))[: len(patients) // 5]}
         there = np.array([patient in back for patient in silo.patients])
-        held.append(part(silo, np.flatnonzero(there)))
-        silos.append(part(silo, np.flatnonzero(~there)))
+        held.append(silo.part(there))
+        silos.append(silo.part(~there))
     return replace(
         data,
         silos=tuple(silos),
         features=np.concatenate([each.features for each in held]),
-        targets=np.concatenate([targets_of(each) for each in held]),
+        targets=np.concatenate([each.known_targets() for each in held]),
         home=np.concatenate([np.full(len(each), k) for k, each in enumerate(held)]),
     )
-
-
-def part(data: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
-    """Some records of a data set."""
-    return Dataset(data.features[rows], targets_of(data)[rows], [data.patients[row] for row in rows])
-
-
-def targets_of(data: Dataset) -> npt.NDArray[np.int64]:
-    """The targets, which these data sets have."""
-    if data.targets is None:
-        raise ValueError("records without targets")
-    return data.targets

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench.fit_case import Case, Fit, Fitted, Floats, judged, logits_of, run_fit
-from bench.fit_data import Federation, part, rand_hie
+from bench.fit_data import Federation, rand_hie
 from feddrm.contract.plan import Plan
 from feddrm.contract.stages import LONGEST_RESIDUAL
 from feddrm.demo import rand
@@ -103,7 +103,7 @@ def _train(plan: Plan, data: Federation, seed: int) -> _Trained:
     name, silos = generator.bytes(32), []
     for silo in data.silos:
         held = held_out(generator.bytes(32), silo.patients, plan.evaluation.held_out)
-        silos.append(part(silo, np.flatnonzero(~held)))
+        silos.append(silo.part(~held))
     trainers = [
         Trainer(plan, layout, silo, number, size, generator.bytes)
         for number, (silo, size) in enumerate(zip(silos, data.sizes, strict=True))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from bench.fit_data import Federation, targets_of
+from bench.fit_data import Federation
 from bench.report import progress
 from feddrm.contract.training import Training
 from feddrm.features import Dataset
@@ -111,7 +111,7 @@ def train(data: Federation, seed: int, kind: str, cache: Path | None) -> Trained
     shared["routing"] = _initial(generator, len(data.silos), WIDTH)
     heads = [_initial(generator, 10, WIDTH)] * len(data.silos)
     images = [torch.from_numpy(silo.features) for silo in data.silos]
-    targets = [torch.from_numpy(targets_of(silo)) for silo in data.silos]
+    targets = [torch.from_numpy(silo.known_targets()) for silo in data.silos]
     for number in range(TRAINING.rounds):
         after: list[Weights] = []
         for k, size in enumerate(data.sizes):

@@ -56,6 +56,22 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.features)
 
+    def part(self, rows: npt.NDArray[np.integer] | npt.NDArray[np.bool_]) -> Dataset:
+        """Some records: by their places, in that order, or by a flag for each."""
+        targets = None if self.targets is None else self.targets[rows]
+        patients = [self.patients[row] for row in np.arange(len(self))[rows].tolist()]
+        return Dataset(self.features[rows], targets, patients)
+
+    def known_targets(self) -> npt.NDArray[np.int64]:
+        """The targets of records that have them.
+
+        Raises:
+            ValueError: they have none.
+        """
+        if self.targets is None:
+            raise ValueError("records without targets")
+        return self.targets
+
 
 def training_data(path: Path | str, schema: Schema) -> Dataset:
     """Read and encode a hospital's records for training, tolerantly: total over all contents of the records.

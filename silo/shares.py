@@ -131,10 +131,4 @@ class Shares:
 
 def split(data: Dataset, held: npt.NDArray[np.bool_]) -> tuple[Dataset, Dataset]:
     """(records of patients that may be trained on, records of those held out). `held`: bool[n]."""
-    return _part(data, ~held), _part(data, held)
-
-
-def _part(data: Dataset, chosen: npt.NDArray[np.bool_]) -> Dataset:
-    targets = None if data.targets is None else data.targets[chosen]
-    patients = [patient for patient, there in zip(data.patients, chosen.tolist(), strict=True) if there]
-    return Dataset(data.features[chosen], targets, patients)
+    return data.part(~held), data.part(held)

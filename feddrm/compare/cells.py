@@ -167,7 +167,7 @@ def _extracted(settings: Settings, path: Path, federation: Federation) -> Federa
     """What the network is given where the model is a public extractor's: its features, as silos and queriers do."""
     extractor = Extractor(plan_of(settings, federation, settings.chosen[0], None), path, "extractor in the settings")
     silos = tuple(
-        Dataset(extractor.apply(data.features), tables.targets_of(data), data.patients) for data in federation.silos
+        Dataset(extractor.apply(data.features), data.known_targets(), data.patients) for data in federation.silos
     )
     return replace(federation, silos=silos, features=extractor.apply(federation.features))
 

@@ -23,7 +23,6 @@ from feddrm.compare.methods import Method
 from feddrm.compare.metrics import measure
 from feddrm.compare.plans import plan_of
 from feddrm.compare.settings import Settings
-from feddrm.compare.tables import part, targets_of
 from feddrm.compare.training import State, Training
 from feddrm.contract.errors import InputError
 
@@ -51,7 +50,7 @@ def mixed(federation: Federation, moved: float, stays: float, seed: int) -> Fede
     classes = len(federation.schema.target.classes)
     silos = []
     for place, silo in enumerate(federation.silos):
-        targets = targets_of(silo)
+        targets = silo.known_targets()
         generator = np.random.default_rng([seed, 6, place])
         there = np.zeros(len(silo), dtype=bool)
         for label in range(classes):
@@ -59,7 +58,7 @@ def mixed(federation: Federation, moved: float, stays: float, seed: int) -> Fede
             share = moved if label >= classes // 2 else 1.0 - moved
             count = round((stays + (1.0 - stays) * share) * len(rows))
             there[rows[:count]] = True
-        silos.append(part(silo, np.flatnonzero(there)))
+        silos.append(silo.part(there))
     sizes = tuple(public_size(len(set(silo.patients))) for silo in silos)
     return replace(federation, silos=tuple(silos), sizes=sizes)
 
@@ -137,7 +136,7 @@ def _own(training: Training, federation: Federation, state: State) -> tuple[floa
 
 
 def _of(federation: Federation, classes: range) -> Federation:
-    silos = tuple(part(silo, _rows(targets_of(silo), classes)) for silo in federation.silos)
+    silos = tuple(silo.part(_rows(silo.known_targets(), classes)) for silo in federation.silos)
     held = _rows(federation.targets, classes)
     count = len(federation.silos)
     if not all(len(silo) for silo in silos) or len(np.unique(federation.home[held])) < count:

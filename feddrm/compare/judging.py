@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from feddrm.compare.batches import embedded, target_logits
 from feddrm.compare.budget import Noise
 from feddrm.compare.data import Federation
 from feddrm.compare.methods import Method
 from feddrm.compare.metrics import Answers, Quality, measure
 from feddrm.compare.settings import Settings
-from feddrm.compare.tables import targets_of
 from feddrm.compare.training import Tensors
 from feddrm.compare.tuning import tuned
 from feddrm.contract.plan import Plan
 from feddrm.method import routing_fit
-from feddrm.method.model import TwoHeads, build, load, one_thread
+from feddrm.method.model import TwoHeads, build, load
 from feddrm.method.progress import fit_terms
 from feddrm.method.routing import Router, without_priors
 from feddrm.method.shared_head import SharedHead
@@ -27,8 +26,6 @@ from feddrm.method.update import MODEL_FRACTION_BITS, to_float
 from privacy.discrete import DiscreteGaussianSource
 
 Floats = npt.NDArray[np.float32]
-
-_BATCH = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ def judge(
     """Run the method's stages 2 and 3, as far as it has them, and ask all models about the held-out records."""
     network = build(plan).eval()
     load(network, networks[0])
-    queries = _embeddings(network, federation.features)
+    queries = embedded(network, federation.features).numpy()
     router, shared, volume, steps = None, None, 0, 0
     if method.fits:
         router, shared, volume = fit(federation, network, plan, noise, seed)
@@ -95,8 +92,8 @@ def fit(
     source = DiscreteGaussianSource(np.random.default_rng([seed, 4]).bytes)
     silos = [
         (
-            routing_fit.patient_phi(_embeddings(network, silo.features), silo.patients),
-            routing_fit.patient_labels(targets_of(silo), silo.patients, terms.classes),
+            routing_fit.patient_phi(embedded(network, silo.features).numpy(), silo.patients),
+            routing_fit.patient_labels(silo.known_targets(), silo.patients, terms.classes),
         )
         for silo in federation.silos
     ]
@@ -141,13 +138,4 @@ def _stage1(settings: Settings, federation: Federation, tensors: Tensors) -> Rou
 
 def _logits(network: TwoHeads, tensors: Tensors, features: Floats) -> Floats:
     load(network, tensors)
-    with torch.inference_mode(), one_thread():
-        batches = torch.split(torch.from_numpy(features), _BATCH)
-        return np.concatenate([network(batch)[0].numpy() for batch in batches])
-
-
-def _embeddings(network: TwoHeads, features: Floats) -> Floats:
-    with torch.inference_mode(), one_thread():
-        return np.concatenate(
-            [network.embed(batch).numpy() for batch in torch.split(torch.from_numpy(features), _BATCH)]
-        )
+    return target_logits(network, features).numpy()

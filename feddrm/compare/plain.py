@@ -14,7 +14,6 @@ import torch
 from torch.nn import functional
 
 from feddrm.compare.settings import Train
-from feddrm.compare.tables import targets_of
 from feddrm.contract.plan import Plan
 from feddrm.features import Dataset
 from feddrm.method.layout import Layout
@@ -51,7 +50,7 @@ class PlainTrainer:
         self._weight = plan.training.target_weight
         self._silo = silo
         self._features = torch.from_numpy(data.features)
-        self._targets = torch.from_numpy(targets_of(data))
+        self._targets = torch.from_numpy(data.known_targets())
         self._batch = min(train.batch or max(round(train.sampling_rate * len(data)), 1), len(data))
         self._network = build(plan).train()
         self._seed = seed

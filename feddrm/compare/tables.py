@@ -97,12 +97,12 @@ def _divide(
         if patients < 4:
             raise InputError(f"Silo {name} has {patients} patients, which are too few to hold some of them out.")
         flags = splits.held_out(data.patients, held_out, np.random.default_rng([seed, place]))
-        training.append(part(data, np.flatnonzero(~flags)))
-        tests.append(part(data, np.flatnonzero(flags)))
+        training.append(data.part(~flags))
+        tests.append(data.part(flags))
     return Federation(
         tuple(training),
         np.concatenate([test.features for test in tests]),
-        np.concatenate([targets_of(test) for test in tests]),
+        np.concatenate([test.known_targets() for test in tests]),
         np.concatenate([np.full(len(test), place) for place, test in enumerate(tests)]),
         tuple(silos),
         tuple(public_size(len(set(data.patients))) for data in training),
@@ -120,29 +120,13 @@ def for_choosing(federation: Federation, share: float, seed: int) -> Federation:
         flags = splits.held_out(data.patients, share, np.random.default_rng([seed, place, 1]))
         if flags.all():
             raise InputError(f"Silo {federation.names[place]} has too few patients to choose settings by some of them.")
-        rest.append(part(data, np.flatnonzero(~flags)))
-        chosen.append(part(data, np.flatnonzero(flags)))
+        rest.append(data.part(~flags))
+        chosen.append(data.part(flags))
     return replace(
         federation,
         silos=tuple(rest),
         features=np.concatenate([data.features for data in chosen]),
-        targets=np.concatenate([targets_of(data) for data in chosen]),
+        targets=np.concatenate([data.known_targets() for data in chosen]),
         home=np.concatenate([np.full(len(data), place) for place, data in enumerate(chosen)]),
         sizes=tuple(public_size(len(set(data.patients))) for data in rest),
     )
-
-
-def part(data: Dataset, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Dataset:
-    """Some records of a data set with targets."""
-    return Dataset(data.features[rows], targets_of(data)[rows], [data.patients[row] for row in rows])
-
-
-def targets_of(data: Dataset) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The targets of records that have them.
-
-    Raises:
-        ValueError: they have none.
-    """
-    if data.targets is None:
-        raise ValueError("records without targets")
-    return np.asarray(data.targets)

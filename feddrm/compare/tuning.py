@@ -12,19 +12,18 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from feddrm.compare.batches import embedded
 from feddrm.compare.data import Federation
-from feddrm.compare.tables import targets_of
 from feddrm.compare.training import Tensors
 from feddrm.contract.plan import Plan
 from feddrm.contract.stages import PersonalHead
 from feddrm.features import Dataset
 from feddrm.method.layout import Scope, Tensor, layout_of
 from feddrm.method.model import build, load, one_thread
-from feddrm.method.personal import begun, fine_tune
+from feddrm.method.personal import LateMean, begun, fine_tune
 from feddrm.method.shared_head import SharedHead
 from feddrm.method.update import Model, from_float, to_float
 
-_BATCH: Final = 1024
 _SCOPES: Final[tuple[Scope, Scope]] = ("shared", "personal")
 
 
@@ -75,19 +74,13 @@ def _plain(plan: Plan, terms: PersonalHead, data: Dataset, tensors: Tensors, sha
         load(network, begun(shared))
     head = network.target_head
     optimizer = torch.optim.SGD(head.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
-    first = terms.average_from or terms.steps
-    names = [name for name in tensors if name.startswith("target_head.")]
-    total = {name: np.zeros(tensors[name].shape) for name in names}
-    targets = torch.from_numpy(targets_of(data))
+    layout = layout_of(plan)
+    mean = LateMean(terms, network, layout.own)
+    rows, targets = embedded(network, data.features), torch.from_numpy(data.known_targets())
     with one_thread():
-        with torch.no_grad():
-            rows = torch.cat([network.embed(part) for part in torch.split(torch.from_numpy(data.features), _BATCH)])
         for number in range(1, terms.steps + 1):
             optimizer.zero_grad()
             functional.cross_entropy(head(rows), targets).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            if number >= first:
-                for name in names:
-                    total[name] += network.get_parameter(name).detach().numpy()
-    count = terms.steps - first + 1
-    return {**tensors, **{name: (values / count).astype(np.float32) for name, values in total.items()}}
+            mean.step(number)
+    return {**tensors, **layout.split(mean.result().astype(np.float32), "personal")}

@@ -10,7 +10,7 @@ much where noise is what limits a head.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from feddrm.contract.training import Training
 from feddrm.features import Dataset
 from feddrm.method.dpsgd import DpSgd
 from feddrm.method.draws import Draws
-from feddrm.method.layout import Layout
+from feddrm.method.layout import Layout, Tensor
 from feddrm.method.model import build, embed_each, load, load_vectors, read_tensors
 from feddrm.method.shared_head import SharedHead
 from feddrm.method.trainer import Stop, TrainingStopped
@@ -42,6 +42,33 @@ class _Head(nn.Module):
 
     def forward(self, phi: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.target_head(phi), phi.new_zeros((len(phi), 1))
+
+
+class LateMean:
+    """The mean of what the last steps of this stage left of some tensors.
+
+    Args:
+        terms: of the stage.
+        network: whose tensors they are.
+        tensors: in order.
+    """
+
+    def __init__(self, terms: PersonalHead, network: nn.Module, tensors: Sequence[Tensor]) -> None:
+        self._first = terms.average_from or terms.steps
+        self._count = terms.steps - self._first + 1
+        self._network = network
+        self._tensors = tensors
+        self._total = np.zeros(sum(tensor.size for tensor in tensors))
+
+    def step(self, number: int) -> None:
+        """After step `number`, from 1."""
+        if number >= self._first:
+            self._total += read_tensors(self._network, self._tensors)
+
+    def result(self) -> npt.NDArray[np.float64]:
+        """float64[n], after the last one."""
+        mean: npt.NDArray[np.float64] = self._total / self._count
+        return mean
 
 
 def fine_tune(
@@ -97,16 +124,14 @@ def fine_tune(
     engine.begin(terms.learning_rate, active=layout.tuned)
     targets = torch.from_numpy(data.targets.astype(np.int64))
     draws = Draws(data.patients, terms.sampling_rate, entropy)
-    first = terms.average_from or terms.steps
-    total = np.zeros(sum(tensor.size for tensor in layout.own))
+    mean = LateMean(terms, network, layout.own)
     for number in range(1, terms.steps + 1):
         if stop.is_set():
             raise TrainingStopped("Tuning was stopped before it was complete.")
         drawn = draws.draw()
         engine.step(rows[drawn], targets[drawn], 0)
-        if number >= first:
-            total += read_tensors(network, layout.own)
-    return from_float(total / (terms.steps - first + 1))
+        mean.step(number)
+    return from_float(mean.result())
 
 
 def begun(shared: SharedHead) -> dict[str, npt.NDArray[np.float32]]:

@@ -7,6 +7,7 @@ import gzip
 import io
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -234,3 +235,27 @@ def test_where_strict_reading_passes_tolerant_reading_says_the_same(write: Write
     assert strict.features.tobytes() == tolerant.features.tobytes()
     assert strict.patients == tolerant.patients
     assert (tolerant.unusable.cells, tolerant.unusable.records) == (0, 0)
+
+
+def test_a_part_of_the_records_keeps_each_ones_patient_and_target(write: Write) -> None:
+    data = encoded(write(GOOD))
+    count = len(data)
+    assert count > 2
+    first = data.part(np.array([count - 1, 0]))
+    flags = np.zeros(count, dtype=bool)
+    flags[1:] = True
+    rest = data.part(flags)
+    assert first.features.tolist() == [data.features[-1].tolist(), data.features[0].tolist()]
+    assert first.patients == [data.patients[-1], data.patients[0]]
+    assert first.known_targets().tolist() == [data.known_targets()[-1], data.known_targets()[0]]
+    assert rest.features.tolist() == data.features[1:].tolist()
+    assert (rest.patients, rest.known_targets().tolist()) == (data.patients[1:], data.known_targets()[1:].tolist())
+    with pytest.raises(IndexError):
+        data.part(flags[1:])
+
+
+def test_records_without_targets_have_parts_but_no_targets(write: Write) -> None:
+    data = replace(encoded(write(GOOD)), targets=None).part(np.array([1]))
+    assert (len(data), data.targets) == (1, None)
+    with pytest.raises(ValueError, match="without targets"):
+        data.known_targets()
