@@ -6,17 +6,19 @@ whatever is killed when, the next run goes on where the states lie.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import torch
 
@@ -76,7 +78,8 @@ def each(
     done: Any = context.Queue()
     arguments = (os.getpid(), done, store.folder, settings.model_dump_json(by_alias=True), folder)
     try:
-        _share([(work, one) for one in todo], processes, context, arguments, lambda: _drain(done, advance))
+        with _sigterm_ends():
+            _share([(work, one) for one in todo], processes, context, arguments, lambda: _drain(done, advance))
     except BrokenProcessPool as error:
         raise InputError(
             "A process of the comparison was killed.",
@@ -89,8 +92,14 @@ def _share(
     todo: Sequence[tuple[Any, Any]], processes: int, context: Any, arguments: tuple[Any, ...], look: Callable[[], None]
 ) -> None:
     with ProcessPoolExecutor(processes, context, _begin, arguments) as pool:
-        futures: set[Future[None]] = {pool.submit(_work, work, one) for work, one in todo}
         try:
+            # Ctrl-C reaches the whole group, and this process says so and ends the others: for them it stays blocked,
+            # from their first instruction on.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                futures: set[Future[None]] = {pool.submit(_work, work, one) for work, one in todo}
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             while futures:
                 finished, futures = wait(futures, _LOOK_SECONDS, FIRST_EXCEPTION)
                 look()
@@ -102,6 +111,24 @@ def _share(
             for child in multiprocessing.active_children():
                 child.terminate()
             raise
+
+
+@contextlib.contextmanager
+def _sigterm_ends() -> Iterator[None]:
+    """As Ctrl-C does: the other processes first, and the queue's semaphores."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    print("Interrupted.", file=sys.stderr)
+    raise SystemExit(128 + number)
 
 
 def _drain(done: Any, advance: Advance) -> None:
@@ -120,8 +147,6 @@ _done: Any
 
 def _begin(parent: int, done: Any, store: Path, settings: str, folder: Path) -> None:
     global _settings, _folder, _store, _done
-    # Ctrl-C reaches the whole group: the parent says so, once.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     torch.set_num_threads(1)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     _settings = Settings.model_validate_json(settings)
