@@ -93,13 +93,8 @@ def _share(
 ) -> None:
     with ProcessPoolExecutor(processes, context, _begin, arguments) as pool:
         try:
-            # Ctrl-C reaches the whole group, and this process says so and ends the others: for them it stays blocked,
-            # from their first instruction on.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
+            with _put_off():
                 futures: set[Future[None]] = {pool.submit(_work, work, one) for work, one in todo}
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             while futures:
                 finished, futures = wait(futures, _LOOK_SECONDS, FIRST_EXCEPTION)
                 look()
@@ -124,6 +119,28 @@ def _sigterm_ends() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _put_off() -> Iterator[None]:
+    """Begin processes whole: one that is left when it is half begun prints a traceback.
+
+    Ctrl-C reaches the whole group, and this process says so and ends the others: for them it stays blocked, from their
+    first instruction on. SIGTERM, by which they are ended, must not.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handler = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGTERM, handler)
+    if came:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _end(number: int, _: object) -> NoReturn:
