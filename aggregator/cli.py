@@ -14,7 +14,7 @@ import typer
 from aggregator import enrolment, release_cli, transcript_cli
 from aggregator.options import OperatorOption, server_in
 from feddrm.cli import Format, FormatOption, emit, make_app, printable, run
-from feddrm.contract.errors import ExitCode, InputError, UsageError
+from feddrm.contract.errors import ExitCode, InputError, UsageError, in_shell
 from feddrm.memory import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -78,9 +78,8 @@ def plan_check(
     meaning = explain(load_document(plan, Plan), _roster(server, roster))
     text = meaning.text()
     if not meaning.problems:
-        text += (
-            f"\nSign it by:\n  feddrm-aggregator plan sign {plan} --operator OPERATOR -o {plan.with_suffix('.signed')}"
-        )
+        signed = in_shell(plan.with_suffix(".signed"))
+        text += f"\nSign it by:\n  feddrm-aggregator plan sign {in_shell(plan)} --operator OPERATOR -o {signed}"
     emit(form, meaning.document(), text)
     if meaning.problems:
         raise InputError(f"{plan}: {meaning.problems[0]}")
@@ -111,7 +110,7 @@ def plan_sign(
         form,
         {**meaning.document(), "plan": signed.hash.hex(), "file": str(output)},
         f"{meaning.text()}\nSigned as {output}; its hash is {signed.hash.hex()}. Start it by:\n"
-        f"  feddrm-aggregator job start {output} --operator {operator}",
+        f"  feddrm-aggregator job start {in_shell(output)} --operator {in_shell(operator)}",
     )
 
 
@@ -137,7 +136,7 @@ def job_start(
         form,
         {"plan": receipt.plan.hex(), "state": receipt.state},
         f"Started job {receipt.plan.hex()[:16]}. Follow it by:\n"
-        f"  feddrm-aggregator status --watch --operator {operator}",
+        f"  feddrm-aggregator status --watch --operator {in_shell(operator)}",
     )
 
 

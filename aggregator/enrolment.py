@@ -13,7 +13,7 @@ from aggregator.operations import enroll, read_requests, remove_members, renew
 from aggregator.options import OperatorOption
 from feddrm.cli import Format, FormatOption, confirm, emit, now_ms, table
 from feddrm.contract.authority import Address, day
-from feddrm.contract.errors import InputError
+from feddrm.contract.errors import InputError, in_shell
 from feddrm.contract.roster import Roster
 from feddrm.enrolment import YesOption, checked_name
 
@@ -48,11 +48,11 @@ def register(app: typer.Typer) -> None:
             f"Founded the federation {anchor.federation} at {where}. Its fingerprint, which members need:\n\n"
             f"  {anchor.fingerprint}\n\n"
             f"{directory / 'operator'} can add members and start jobs: move it off the server's machine, for instance\n"
-            f"  mv {directory / 'operator'} /media/usb/operator\n"
+            f"  mv {in_shell(directory / 'operator')} /media/usb/operator\n"
             f"{directory / 'server'} is all that the server needs; give federation.root in it to auditors.\n"
             "Then enrol the members, whose `init` makes requests, and start the server:\n"
-            f"  feddrm-aggregator enroll *.request --operator OPERATOR --server {directory / 'server'}\n"
-            f"  feddrm-aggregator serve {directory / 'server'}",
+            f"  feddrm-aggregator enroll *.request --operator OPERATOR --server {in_shell(directory / 'server')}\n"
+            f"  feddrm-aggregator serve {in_shell(directory / 'server')}",
         )
 
     @app.command("enroll")
@@ -162,11 +162,11 @@ def _issued(roster: Roster) -> str:
 
 
 def _how_to_publish(operator: Path, server: Path | None) -> tuple[str, ...]:
-    publish = f"  feddrm-aggregator roster publish --operator {operator}"
+    publish = f"  feddrm-aggregator roster publish --operator {in_shell(operator)}"
     if server is not None:
         return (
             f"The roster is installed in {server}. Start the server, or tell one that runs already:",
-            f"  feddrm-aggregator serve {server}",
+            f"  feddrm-aggregator serve {in_shell(server)}",
             publish,
         )
     return ("The server does not know this roster yet. Once it runs, tell it by:", publish)

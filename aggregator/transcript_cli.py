@@ -9,6 +9,7 @@ import typer
 
 from aggregator.options import server_in
 from feddrm.cli import Format, FormatOption, emit
+from feddrm.contract.errors import in_shell
 
 
 def register(app: typer.Typer) -> None:
@@ -30,5 +31,5 @@ def register(app: typer.Typer) -> None:
             form,
             {"out": str(out), "jobs": jobs, "rounds": rounds},
             f"Wrote {rounds} rounds of {jobs} jobs to {out}. The auditor holds the hospitals' ledgers against it:\n"
-            f"  feddrm-audit verify *.ledger --transcript {out} --root {where / 'federation.root'}",
+            f"  feddrm-audit verify *.ledger --transcript {in_shell(out)} --root {in_shell(where / 'federation.root')}",
         )

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from feddrm.cli import Format, FormatOption, emit, make_app, now_ms, require_extra, run, table
-from feddrm.contract.errors import ExitCode, UnreachableError
+from feddrm.contract.errors import ExitCode, UnreachableError, in_shell
 from feddrm.memory import keep_freed_memory
 from silo import enrolment, ledger_cli
 
@@ -100,7 +100,7 @@ def preflight_command(
     passed = all(check.passed for check in checks)
     lines = [f"{'PASS' if c.passed else 'FAIL'}  {c.name}: {c.detail} {c.remedy}".rstrip() for c in checks]
     if passed:
-        lines.append(f"Ready. Run: feddrm-silo serve {directory}")
+        lines.append(f"Ready. Run: feddrm-silo serve {in_shell(directory)}")
     document = {
         "passed": passed,
         "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail, "remedy": c.remedy} for c in checks],
@@ -152,9 +152,8 @@ def canary_command(
     from silo.canary import read_seed, run_canaries
 
     result = run_canaries(directory, plan, out, rounds, read_seed(seed))
-    text = (
-        f"Wrote {out}: seed {result.seed.hex()}, epsilon {result.claimed:.3f} claimed. Judge: feddrm-audit canary {out}"
-    )
+    judge = f"Judge: feddrm-audit canary {in_shell(out)}"
+    text = f"Wrote {out}: seed {result.seed.hex()}, epsilon {result.claimed:.3f} claimed. {judge}"
     emit(form, {"out": str(out), "seed": result.seed.hex(), "claimed": result.claimed}, text)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from feddrm.contract.disk import refuse_network
-from feddrm.contract.errors import AlreadyRunningError, InputError
+from feddrm.contract.errors import AlreadyRunningError, InputError, in_shell
 from feddrm.contract.files import file_error, load_document
 from feddrm.contract.names import Document
 from feddrm.contract.schema import ColumnName
@@ -140,7 +140,7 @@ def exclusive(home: Home) -> Iterator[None]:
         except BlockingIOError as error:
             raise AlreadyRunningError(
                 f"Another agent (process {_pid(home) or 'unknown'}) runs on {home.root}.",
-                remedy=f"Stop it first: feddrm-silo stop {home.root}.",
+                remedy=f"Stop it first: feddrm-silo stop {in_shell(home.root)}.",
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from feddrm.cli import Format, FormatOption, emit, make_app, now_ms
+from feddrm.contract.errors import in_shell
 from feddrm.enrolment import DirectoryOption, FingerprintOption
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="This silo's directory.")]
@@ -31,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
         leaves = export_ledger(directory, out)
         root = directory / "startup" / "federation.root"
-        check = f"feddrm-audit verify {out} --root {root}"
+        check = f"feddrm-audit verify {in_shell(out)} --root {in_shell(root)}"
         emit(form, {"out": str(out), "leaves": leaves}, f"Wrote {leaves} leaves to {out}. Check: {check}")
 
     @ledger_app.command("evidence")
@@ -50,7 +51,7 @@ def register(app: typer.Typer) -> None:
         files = export_evidence(directory, out)
         root = directory / "startup" / "federation.root"
         lines = [f"Wrote {len(files)} files of evidence to {out}."]
-        lines += [f"Judge it: feddrm-audit evidence {file} --root {root}" for file in files]
+        lines += [f"Judge it: feddrm-audit evidence {in_shell(file)} --root {in_shell(root)}" for file in files]
         emit(form, {"out": str(out), "files": [str(file) for file in files]}, "\n".join(lines))
 
     @ledger_app.command("recover")
@@ -86,7 +87,7 @@ def register(app: typer.Typer) -> None:
             lines.append(f"What was in its place lies in {done.aside}.")
         lines += [
             "When the other hospitals have approved the roster with the new key (roster accept), go on:",
-            f"  feddrm-silo serve {directory}",
+            f"  feddrm-silo serve {in_shell(directory)}",
         ]
         document = {
             "lost": [{"leaves": size, "key": key.hex()} for size, key in done.lost],
@@ -114,7 +115,7 @@ def register(app: typer.Typer) -> None:
             form,
             {"leaf": leaf, "out": str(out)},
             f"{out} opens leaf {leaf}: {what}. Give it to the auditor alone, who checks it by:\n"
-            f"  feddrm-audit opening {out} EXPORT --root federation.root",
+            f"  feddrm-audit opening {in_shell(out)} EXPORT --root federation.root",
         )
 
     @keys_app.command("new")
@@ -123,13 +124,14 @@ def register(app: typer.Typer) -> None:
         from silo.rekey import make_next_keys
 
         made = make_next_keys(directory)
+        kit = in_shell(made.request.with_suffix(".kit").name)
         emit(
             form,
             {"request": str(made.request), "fingerprint": made.fingerprint},
             f"Made new keys in {directory / 'keys.next'}.\n"
             f"Send {made.request} to the operator and read this fingerprint to them:\n\n  {made.fingerprint}\n\n"
             "Stop the agent when the kit comes back, then run:\n"
-            f"  feddrm-silo keys take {made.request.stem}.kit --dir {directory} --fingerprint FINGERPRINT",
+            f"  feddrm-silo keys take {kit} --dir {in_shell(directory)} --fingerprint FINGERPRINT",
         )
 
     @keys_app.command("take")
@@ -153,7 +155,7 @@ def register(app: typer.Typer) -> None:
         if taken.problem:
             lines += [
                 f"The ledger could not be handed over: {taken.problem}. Begin another one that answers for it:",
-                f"  feddrm-silo ledger recover {directory} EXPORT...",
+                f"  feddrm-silo ledger recover {in_shell(directory)} EXPORT...",
             ]
-        lines += ["Approve the roster with the new keys:", f"  feddrm-silo roster accept --dir {directory}"]
+        lines += ["Approve the roster with the new keys:", f"  feddrm-silo roster accept --dir {in_shell(directory)}"]
         emit(form, {"handed_over": not taken.problem, "problem": taken.problem or None}, "\n".join(lines))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from feddrm.contract.errors import InputError, MalformedError, VerificationError
+from feddrm.contract.errors import InputError, MalformedError, VerificationError, in_shell
 from feddrm.contract.files import atomic_write, file_error, read_bounded, sync_directory
 from feddrm.contract.fingerprint import member_fingerprint
 from feddrm.contract.home import KIT_FILE, ROOT_FILE, Made, load_silo_home
@@ -107,7 +107,9 @@ def take_keys(directory: Path, kit_file: Path, fingerprint: str, now_ms: int, *,
 
 def _next_keys(directory: Path) -> MemberKeys:
     if not (directory / NEXT).is_dir():
-        raise InputError(f"{directory} has no new keys.", remedy=f"Make them: feddrm-silo keys new {directory}")
+        raise InputError(
+            f"{directory} has no new keys.", remedy=f"Make them: feddrm-silo keys new {in_shell(directory)}"
+        )
     return MemberKeys.load(directory / NEXT)
 
 

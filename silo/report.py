@@ -7,7 +7,7 @@ from typing import Any
 
 from feddrm.contract.authority import certificate_hash
 from feddrm.contract.documents import parse_body
-from feddrm.contract.errors import InputError, VerificationError
+from feddrm.contract.errors import InputError, VerificationError, in_shell
 from feddrm.contract.files import load_document
 from feddrm.contract.fingerprint import member_fingerprint
 from feddrm.contract.home import SiloHome, load_silo_home
@@ -167,7 +167,7 @@ def as_text(document: dict[str, Any]) -> str:
     """The same for people."""
     lines = [f"{document['silo']} in federation {document['federation']}, fingerprint {document['fingerprint']}"]
     if not document["running"]:
-        lines.append(f"agent:    not running. Start it: feddrm-silo serve {document['directory']}")
+        lines.append(f"agent:    not running. Start it: feddrm-silo serve {in_shell(document['directory'])}")
     else:
         connected = "connected" if document["connected"] else "not connected"
         lines.append(f"agent:    process {document['process']}, {connected}")
@@ -207,6 +207,7 @@ def _roster_lines(roster: dict[str, Any], directory: str) -> list[str]:
         return [line]
     return [
         line,
-        f"          version {waiting} waits for your approval. Look at it:  feddrm-silo roster show --dir {directory}",
-        f"          then, if you know all of its members:  feddrm-silo roster accept --dir {directory}",
+        f"          version {waiting} waits for your approval. Look at it:"
+        f"  feddrm-silo roster show --dir {in_shell(directory)}",
+        f"          then, if you know all of its members:  feddrm-silo roster accept --dir {in_shell(directory)}",
     ]

@@ -6,7 +6,9 @@ there is one; whoever prints it (feddrm.cli) adds nothing.
 
 from __future__ import annotations
 
+import shlex
 from enum import IntEnum
+from pathlib import Path
 
 
 class ExitCode(IntEnum):
@@ -97,3 +99,8 @@ class MalformedError(FeddrmError):
     """Bytes from a peer do not have the agreed form (a peer's fault, never the local user's)."""
 
     exit_code = ExitCode.VERIFICATION
+
+
+def in_shell(path: Path | str) -> str:
+    """A path as a shell takes it, for a remedy or hint that names a command."""
+    return shlex.quote(str(path))

@@ -8,6 +8,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from feddrm.contract.errors import in_shell
+
 
 def render(result: dict[str, Any], console: Console) -> None:
     """Print the result of one demo run (the object that --format json prints)."""
@@ -89,11 +91,12 @@ def _checks(result: dict[str, Any]) -> Text:
 
 
 def _next(result: dict[str, Any]) -> Text:
-    directory = result["directory"]
+    directory, silo = result["directory"], f"/{result['silos'][0]['name']}"
+    ledger = f"/audit{silo}.ledger"
     return Text(
         f"\nEverything stays in {directory}: hospitals' directories, logs/, audit/ (ledgers, federation's root).\n"
-        f"Next: feddrm-audit show {directory}/audit/{result['silos'][0]['name']}.ledger"
-        f"\n      feddrm-silo status {directory}/{result['silos'][0]['name']}"
+        f"Next: feddrm-audit show {in_shell(directory + ledger)}"
+        f"\n      feddrm-silo status {in_shell(directory + silo)}"
         "\n      feddrm demo --kill-silo site-3@4    (a hospital dies in the middle of a round)"
         f"\nThe audit, as a page for a hospital's board (open it in a browser): {result['report']}"
     )

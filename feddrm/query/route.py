@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from feddrm.contract.codec import MAXIMUM_OPINIONS
-from feddrm.contract.errors import NotAuthorisedError, VerificationError
+from feddrm.contract.errors import NotAuthorisedError, VerificationError, in_shell
 from feddrm.contract.home import MemberHome
 from feddrm.contract.query_messages import Route, RouteRow
 from feddrm.contract.roster import Member
@@ -75,7 +75,7 @@ def _check_route(row: int, route: Route, model: QuerierModel, home: MemberHome, 
     except NotAuthorisedError as error:
         raise NotAuthorisedError(
             error.message,
-            remedy=f"Approve the newer roster: feddrm-query roster show --dir {home.directory}, then accept.",
+            remedy=f"Approve the newer roster: feddrm-query roster show --dir {in_shell(home.directory)}, then accept.",
         ) from error
     ticket = verify_ticket(
         route.ticket,

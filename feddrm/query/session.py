@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from feddrm.cli import now_ms, printable
-from feddrm.contract.errors import VerificationError
+from feddrm.contract.errors import VerificationError, in_shell
 from feddrm.contract.home import MemberHome, load_query_home
 from feddrm.contract.messages import Hello
 from feddrm.contract.pin import Offer
@@ -42,7 +42,7 @@ def greet(home: MemberHome, hello: Hello, at_ms: int) -> None:
     if hello.federation != home.federation:
         raise VerificationError(f"The coordinator at {home.address} serves federation {hello.federation}.")
     if home.pin.offer(hello.roster, at_ms) is Offer.PENDING:
-        show = f"feddrm-query roster show --dir {home.directory}"
+        show = f"feddrm-query roster show --dir {in_shell(home.directory)}"
         note(f"A newer roster waits for your approval: {show}, then roster accept.")
     apart = abs(hello.time_ms - at_ms)
     if apart > _CLOCKS_APART_MS:
