@@ -115,7 +115,7 @@ def test_proto_is_no_python_package() -> None:
 
 
 def test_paths_in_commands_that_are_printed_are_quoted_for_a_shell() -> None:
-    """A directory with a space would make a line that nobody can paste. Hashes need none, nor what was quoted before."""
+    """A directory with a space would make a line that nobody can paste. Hashes need none, nor what was quoted."""
     command = re.compile(r"\bfeddrm-(?:silo|query|aggregator|audit) [a-z][^\"\n]*?\{(?!in_shell\()(\w*)")
     found = {match.group(1) for path in SOURCES for match in command.finditer(path.read_text())}
     assert found <= {"released", "signed", "kit"}
